@@ -1,0 +1,38 @@
+"""The plan: a model, a mesh and a schedule, checked and typed. What gets compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from schedc.diagnostics import Span
+from schedc.ir.mesh import Mesh
+from schedc.ir.order import Order
+
+Optimizer = Literal["adamw", "sgd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan block after name and type checks, with its schedule evaluated to an order.
+
+    ``model`` is a preset's name or a path. ``layers`` is ``"balanced"``, ``"even"`` or a layout
+    string. ``spans`` holds the place of each key that was written, for later errors.
+    """
+
+    name: str
+    model: str
+    sequence: int
+    batch: int
+    microbatch: int
+    mesh: Mesh
+    order: Order
+    layers: str
+    precision: Literal["fp32"]
+    optimizer: Optimizer
+    spans: dict[str, Span]
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches a step and data-parallel replica: M."""
+        return -(-self.batch // (self.mesh.dp * self.microbatch))

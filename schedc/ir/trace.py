@@ -1,0 +1,130 @@
+"""The trace: a timeline as plain numbers, predicted or measured, ready to be drawn or compared.
+
+This is ``timeline.json`` in a compiled folder and what a run writes. Times are floats here (it is
+a printed form); exact figures are computed before and carried along.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "schedc timeline 1"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTask:
+    """An operation on a rank, from ``start`` to ``end``; ``place`` is its ``.sched`` line."""
+
+    rank: int
+    op: str
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMessage:
+    """An activation (F) or gradient (B) of ``stage`` on its way from rank to rank."""
+
+    kind: Literal["F", "B"]
+    source: int
+    target: int
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOther:
+    """What a rank does between operations: ``reduce``, ``norm``, ``step`` and their kind."""
+
+    rank: int
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All that is known of one step.
+
+    ``unit`` is ``"s"`` or ``""`` (cost units). ``memory[r]`` is the curve of rank ``r``: (time,
+    amount from then on), in ``memory_unit`` (``"units"`` of activations or ``"bytes"``).
+    ``figures`` are those of ``schedc check --json`` and, for programs, ``step_…``.
+    """
+
+    title: str
+    origin: Literal["predicted", "measured"]
+    unit: str
+    ranks: int
+    stages: int
+    microbatches: int
+    rank_of: tuple[int, ...]
+    tasks: tuple[TraceTask, ...]
+    messages: tuple[TraceMessage, ...] = ()
+    others: tuple[TraceOther, ...] = ()
+    memory: tuple[tuple[tuple[float, float], ...], ...] = ()
+    memory_unit: Literal["units", "bytes"] = "units"
+    memory_limit: float | None = None
+    figures: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """One line a task, so that a diff of two traces reads well."""
+
+        def rows(values: tuple[Any, ...]) -> str:
+            fields = [json.dumps([getattr(v, f) for f in v.__slots__]) for v in values]
+            return "[" + ",".join(f"\n  {row}" for row in fields) + "]"
+
+        head = {
+            "schema": SCHEMA,
+            "title": self.title,
+            "origin": self.origin,
+            "unit": self.unit,
+            "ranks": self.ranks,
+            "stages": self.stages,
+            "microbatches": self.microbatches,
+            "rank_of": self.rank_of,
+            "memory_unit": self.memory_unit,
+            "memory_limit": self.memory_limit,
+            "figures": self.figures,
+            "notes": self.notes,
+        }
+        parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        parts.append(f' "memory": {json.dumps(self.memory)}')
+        parts.append(f' "tasks": {rows(self.tasks)}')
+        parts.append(f' "messages": {rows(self.messages)}')
+        parts.append(f' "others": {rows(self.others)}')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """Raises ValueError where ``text`` is no trace of this schema."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ValueError(f"not a timeline: the schema is not {SCHEMA!r}")
+        try:
+            return Trace(
+                title=data["title"],
+                origin=data["origin"],
+                unit=data["unit"],
+                ranks=data["ranks"],
+                stages=data["stages"],
+                microbatches=data["microbatches"],
+                rank_of=tuple(data["rank_of"]),
+                tasks=tuple(TraceTask(*row) for row in data["tasks"]),
+                messages=tuple(TraceMessage(*row) for row in data["messages"]),
+                others=tuple(TraceOther(*row) for row in data["others"]),
+                memory=tuple(tuple((t, v) for t, v in curve) for curve in data["memory"]),
+                memory_unit=data["memory_unit"],
+                memory_limit=data["memory_limit"],
+                figures=data["figures"],
+                notes=tuple(data["notes"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a timeline: {error}") from error

@@ -1,0 +1,57 @@
+"""Bodies: what one operation on one stage does, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schedc.ir.order import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a unit's graph.
+
+    ``reads`` and ``writes`` name values within the body, in the order of the graph's data inputs
+    and outputs. Parameters and rotary tables are not named: the unit and the signature say which.
+    A name stands for one tensor (``x h3 dy labels loss``) or for all of a graph's ``saved`` or
+    ``owed`` tensors (``saved.3``, ``owed.3``; 3 is the unit's position in the stage). Gradients of
+    parameters are not named either: they are added to the unit's gradients.
+    """
+
+    graph: str
+    unit: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Start to sum a unit's gradients over mesh axes; the stream waits for it."""
+
+    unit: str
+    axes: tuple[str, ...]
+
+
+Step = Call | Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The steps of ``op`` on ``stage``.
+
+    ``reads`` and ``writes`` are its interface to the stream, in the order of the run
+    instruction's operands: among ``x tokens labels dy saved owed`` and ``y loss dx saved owed``.
+    ``last`` marks the variant for the step's last microbatch to reach this operation, which also
+    starts the reductions of gradients.
+    """
+
+    op: Op
+    stage: int
+    last: bool
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name} s{self.stage}" + (" last" if self.last else "")
