@@ -1,0 +1,122 @@
+"""Bodies of a partitioned model: what each operation on each stage does, layer by layer."""
+
+from __future__ import annotations
+
+from schedc.ir.order import Op
+from schedc.program.body import Body, Call, Step
+from schedc.program.signature import Model, Unit
+
+Partition = tuple[tuple[str, ...], ...]
+"""The units of each stage."""
+
+
+def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int], Body]:
+    """The body of every operation on every stage.
+
+    Contract: ``partition`` holds every unit of ``model`` once, in order.
+
+    Pseudocode::
+
+        F(s): for each unit, first to last: call unit.F
+        I(s): for each unit, last to first: call unit.I
+        W(s): for each unit, last to first: call unit.W
+        B(s): for each unit, last to first: call unit.I, then unit.W
+
+    B alternates so that no more than one unit's inputs of W are alive at a time.
+    """
+    bodies: dict[tuple[Op, int], Body] = {}
+    for stage, names in enumerate(partition):
+        units = tuple(model.unit(name) for name in names)
+        for body in _StageBodies(model, stage, units).bodies():
+            bodies[body.op, stage] = body
+    return bodies
+
+
+class _StageBodies:
+    """The four bodies of one stage. Values between units are ``h1 h2 …``, gradients ``dh1 …``."""
+
+    def __init__(self, model: Model, stage: int, units: tuple[Unit, ...]) -> None:
+        self.model = model
+        self.stage = stage
+        self.units = units
+        self.input = "tokens" if units[0].kind == "embedding" else "x"
+        self.has_dx = units[0].kind != "embedding"
+        self.has_head = units[-1].kind == "head"
+        self.held_by_I = self._saved_input()
+        self.held_by_W = self._owed_inputs()
+
+    def bodies(self) -> tuple[Body, ...]:
+        return self._forward(), self._input_gradient(), self._weight_gradient(), self._backward()
+
+    def _forward(self) -> Body:
+        labels = ("labels",) if self.has_head else ()
+        output = "loss" if self.has_head else "y"
+        steps: list[Step] = []
+        for j, unit in enumerate(self.units):
+            source = self.input if j == 0 else f"h{j}"
+            target = output if j == len(self.units) - 1 else f"h{j + 1}"
+            reads = (source, *(labels if unit.kind == "head" else ()))
+            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, f"saved.{j}")))
+        reads = (self.input, *labels)
+        return Body(Op.F, self.stage, False, reads, (output, "saved"), tuple(steps))
+
+    def _call_I(self, j: int) -> Call:
+        unit = self.units[j]
+        last = j == len(self.units) - 1
+        gradient = ("tangent" if unit.kind == "head" else "dy") if last else f"dh{j + 1}"
+        graph = self.model.graphs[f"{unit.graphs}.I"]
+        labels = ("labels",) if graph.inputs_of("labels") else ()
+        target = () if unit.kind == "embedding" else ("dx",) if j == 0 else (f"dh{j}",)
+        reads = (f"saved.{j}", gradient, *labels)
+        return Call(graph.name, unit.name, reads, (*target, f"owed.{j}"))
+
+    def _call_W(self, j: int) -> Call:
+        unit = self.units[j]
+        return Call(f"{unit.graphs}.W", unit.name, (f"owed.{j}",), ())
+
+    def _input_gradient(self) -> Body:
+        steps = tuple(self._call_I(j) for j in reversed(range(len(self.units))))
+        return Body(Op.I, self.stage, False, self._reads_of_I(), (*self._dx(), "owed"), steps)
+
+    def _weight_gradient(self) -> Body:
+        steps = tuple(self._call_W(j) for j in reversed(range(len(self.units))))
+        return Body(Op.W, self.stage, False, (*self.held_by_W, "owed"), (), steps)
+
+    def _backward(self) -> Body:
+        steps: list[Step] = []
+        for j in reversed(range(len(self.units))):
+            steps += [self._call_I(j), self._call_W(j)]
+        return Body(Op.B, self.stage, False, self._reads_of_I(), self._dx(), tuple(steps))
+
+    def _dx(self) -> tuple[str, ...]:
+        return ("dx",) if self.has_dx else ()
+
+    def _reads_of_I(self) -> tuple[str, ...]:
+        head = self.model.graphs[f"{self.units[-1].graphs}.I"]
+        labels = ("labels",) if self.has_head and head.inputs_of("labels") else ()
+        gradient = () if self.has_head else ("dy",)
+        return (*self.held_by_I, *gradient, *labels, "saved")
+
+    def _saved_input(self) -> tuple[str, ...]:
+        """The stage's input, where F saved it itself and not a copy.
+
+        No call of I names it: it stands among the operands so that its buffer stays in use.
+        """
+        saved = self.model.graphs[f"{self.units[0].graphs}.F"].outputs_of("saved")
+        return (self.input,) if any(v.alias in ("x", "tokens") for v in saved) else ()
+
+    def _owed_inputs(self) -> tuple[str, ...]:
+        """The stage's input and output gradient, where W reads them through ``owed``."""
+        first, last = self.units[0].graphs, self.units[-1].graphs
+        from_input = {
+            v.name
+            for v in self.model.graphs[f"{first}.F"].outputs_of("saved")
+            if v.alias in ("x", "tokens")
+        }
+        holds_input = any(
+            v.alias in from_input for v in self.model.graphs[f"{first}.I"].outputs_of("owed")
+        )
+        holds_dy = not self.has_head and any(
+            v.alias == "dy" for v in self.model.graphs[f"{last}.I"].outputs_of("owed")
+        )
+        return (*((self.input,) if holds_input else ()), *(("dy",) if holds_dy else ()))

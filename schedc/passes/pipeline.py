@@ -1,0 +1,32 @@
+"""The pipeline of passes, from an order to verified programs."""
+
+from __future__ import annotations
+
+from schedc.ir.text import order_digest
+from schedc.ir.timeline import Timeline
+from schedc.passes.bodies import Partition
+from schedc.passes.lower import lower
+from schedc.passes.reduce_gradients import reduce_gradients
+from schedc.passes.reuse_buffers import reuse_buffers
+from schedc.program.program import Programs
+from schedc.program.signature import Model
+from schedc.program.verify import verify_programs
+
+
+def compile_programs(
+    timeline: Timeline, model: Model, partition: Partition, replicas: int = 1
+) -> Programs:
+    """The programs of all pipeline ranks for a simulated order; ``replicas`` is the size of dp.
+
+    The verifier runs after every pass. Raises DiagnosticError where it refuses.
+    """
+    order = timeline.order
+    label = f"{order.name} #{order_digest(order)}"
+    programs = lower(timeline, model, partition, label)
+    verify_programs(programs, model)
+    if replicas > 1:
+        programs = reduce_gradients(programs)
+        verify_programs(programs, model)
+    programs = reuse_buffers(programs)
+    verify_programs(programs, model)
+    return programs
