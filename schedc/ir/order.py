@@ -92,10 +92,13 @@ def make_table(rows: list[tuple[int, int, int, int]]) -> Table:
     return np.array(rows, dtype=np.int32).reshape(len(rows), 4)
 
 
-def inputs_of(op: Op, stage: int, microbatch: int, stages: int, split: bool) -> tuple[Task, ...]:
+def inputs_of(
+    op: Op, stage: int, microbatch: int, stages: int, split: bool, recomputed: bool = False
+) -> tuple[Task, ...]:
     """The tasks that must end before this one may start (data dependencies).
 
-    ``split`` says whether the next stage's backward of this microbatch is I and W (else B).
+    ``split`` says whether the next stage's backward of this microbatch is I and W (else B),
+    ``recomputed`` whether the order has an R of this stage and microbatch.
     """
     F, B, I, W, R = Op.F, Op.B, Op.I, Op.W, Op.R  # noqa: E741
     if op is F:
@@ -105,7 +108,7 @@ def inputs_of(op: Op, stage: int, microbatch: int, stages: int, split: bool) -> 
     if op is W:
         return (Task(I, stage, microbatch),)
     assert op is B or op is I
-    own = (Task(F, stage, microbatch),)
+    own = (Task(R if recomputed else F, stage, microbatch),)
     if stage == stages - 1:
         return own
     return (*own, Task(I if split else B, stage + 1, microbatch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 SCHEMA = "schedc timeline 1"
 
@@ -105,8 +105,9 @@ class Trace:
     @staticmethod
     def from_json(text: str) -> Trace:
         """Raises ValueError where ``text`` is no trace of this schema."""
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        loaded: Any = json.loads(text)
+        data = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+        if data.get("schema") != SCHEMA:
             raise ValueError(f"not a timeline: the schema is not {SCHEMA!r}")
         try:
             return Trace(

@@ -1,0 +1,184 @@
+"""Deadlocks of an order: what can never start, and the shortest cycle that says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schedc.ir.dependencies import Dependencies
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One step of a cycle: operation ``waiting`` needs the result of ``needed``.
+
+    The next step's ``waiting`` stands at or before ``needed`` in the order of the same rank, so
+    that ``needed`` in turn comes only after it. The last step leads back to the first.
+    """
+
+    waiting: int
+    needed: int
+
+
+def completed(dependencies: Dependencies) -> list[int]:
+    """How far each rank gets before it waits for ever: all of its operations if nothing deadlocks.
+
+    Linear in the number of operations. Inputs that are missing altogether are not waited for.
+    """
+    first = dependencies.first.tolist()
+    inputs = list(zip(dependencies.own.tolist(), dependencies.neighbour.tolist(), strict=True))
+    ranks = len(first) - 1
+    done = [False] * len(inputs)
+    waiter = [-1] * len(inputs)  # the rank that waits for an operation: never more than one
+    cursor = first[:-1]
+    runnable = list(range(ranks))
+    while runnable:
+        rank = runnable.pop()
+        for node in range(cursor[rank], first[rank + 1]):
+            own, neighbour = inputs[node]
+            missing = next((i for i in (own, neighbour) if i >= 0 and not done[i]), -1)
+            if missing >= 0:
+                waiter[missing] = rank
+                break
+            done[node] = True
+            cursor[rank] = node + 1
+            if waiter[node] >= 0:
+                runnable.append(waiter[node])
+    return [cursor[rank] - first[rank] for rank in range(ranks)]
+
+
+def shortest_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait, ...]:
+    """A cycle with the fewest steps among data dependencies and rank orders.
+
+    ``reached`` is what :func:`completed` found, and falls short of the order's end somewhere.
+
+    A cycle visits no rank twice (it could be cut short there), so a step per rank is the most.
+    What an operation waits for in exactly k steps is, on each rank, a prefix of its order: one
+    number a rank. For all operations of a rank at once, one step is one look-up per pair of ranks
+    that exchange messages. A rank that is on no cycle shorter than the best known one is left out
+    from there on.
+    """
+    here = _backwards_on_a_rank(dependencies)
+    if here is not None:
+        return (here,)
+    best = _frontier_cycle(dependencies, reached)
+    edges = _prefix_edges(dependencies, reached)
+    lengths = np.diff(dependencies.first) - np.asarray(reached, dtype=np.int64)
+    for rank in range(len(reached)):
+        found = _shortest_through(rank, edges, lengths, below=len(best))
+        if found is not None:
+            best = tuple(
+                Wait(
+                    int(dependencies.first[a]) + reached[a] + waiting,
+                    int(dependencies.first[b]) + reached[b] + needed,
+                )
+                for a, waiting, b, needed in found
+            )
+        if len(best) == 2:
+            break
+        edges = {(a, b): edge for (a, b), edge in edges.items() if rank not in (a, b)}
+    return best
+
+
+def _backwards_on_a_rank(dependencies: Dependencies) -> Wait | None:
+    """The first operation that its own rank runs before one it needs."""
+    nodes = np.arange(len(dependencies))
+    for needed in (dependencies.own, dependencies.neighbour):
+        later = (needed > nodes) & (dependencies.rank[needed] == dependencies.rank)
+        if later.any():
+            node = int(np.argmax(later))
+            return Wait(node, int(needed[node]))
+    return None
+
+
+def _frontier_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait, ...]:
+    """The cycle that the ranks' first stuck operations form: a bound on the shortest one."""
+    first = dependencies.first
+    rank = next(r for r, count in enumerate(reached) if count < first[r + 1] - first[r])
+    steps: dict[int, Wait] = {}
+    while rank not in steps:
+        waiting = int(first[rank]) + reached[rank]
+        steps[rank] = Wait(waiting, int(dependencies.neighbour[waiting]))
+        rank = int(dependencies.rank[steps[rank].needed])
+    walk = list(steps)
+    return tuple(steps[r] for r in walk[walk.index(rank) :])
+
+
+def _prefix_edges(dependencies: Dependencies, reached: list[int]) -> dict[tuple[int, int], Counts]:
+    """``edges[a, b][n]``: how long a prefix of rank b the first n operations of rank a wait for.
+
+    Prefixes count from the first stuck operation of each rank.
+    """
+    first = dependencies.first
+    crossing = np.flatnonzero(dependencies.crosses)
+    starts = first[:-1] + np.asarray(reached)
+    needed = dependencies.neighbour[crossing]
+    a, b = dependencies.rank[crossing], dependencies.rank[needed]
+    waiting, needed = crossing - starts[a], needed - starts[b]
+    stuck = (waiting >= 0) & (needed >= 0)
+    edges: dict[tuple[int, int], Counts] = {}
+    pairs = np.stack([a, b], axis=1)[stuck]
+    waiting, needed = waiting[stuck], needed[stuck]
+    unique, which = np.unique(pairs, axis=0, return_inverse=True)
+    for index, (source, target) in enumerate(unique.tolist()):
+        chosen = which.reshape(-1) == index
+        prefix = np.zeros(int(first[source + 1] - starts[source]) + 1, dtype=np.int64)
+        prefix[waiting[chosen] + 1] = needed[chosen] + 1
+        edges[source, target] = np.maximum.accumulate(prefix)
+    return edges
+
+
+def _shortest_through(
+    rank: int, edges: dict[tuple[int, int], Counts], lengths: Counts, below: int
+) -> tuple[tuple[int, int, int, int], ...] | None:
+    """The shortest cycle through ``rank`` of fewer than ``below`` steps, if there is one.
+
+    Its steps are (rank, waiting, rank of the needed one, needed), positions counted from each
+    rank's first stuck operation.
+    """
+    sources = np.arange(1, int(lengths[rank]) + 1)
+    prefixes = {rank: sources}
+    for steps in range(1, below):
+        prefixes = _step(prefixes, edges)
+        if rank not in prefixes:
+            continue
+        closed = np.flatnonzero(prefixes[rank] >= sources)
+        if len(closed):
+            return _retrace(rank, int(sources[closed[0]]), steps, edges)
+    return None
+
+
+def _step(prefixes: dict[int, Counts], edges: dict[tuple[int, int], Counts]) -> dict[int, Counts]:
+    """What operations wait for after one step more: the longest prefix on each rank."""
+    after: dict[int, Counts] = {}
+    for (a, b), edge in edges.items():
+        if a in prefixes:
+            reach = edge[prefixes[a]]
+            after[b] = np.maximum(after[b], reach) if b in after else reach
+    return {b: prefix for b, prefix in after.items() if prefix.any()}
+
+
+def _retrace(
+    rank: int, source: int, steps: int, edges: dict[tuple[int, int], Counts]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """The steps of a cycle that starts within the first ``source`` operations of ``rank``."""
+    history = [{rank: np.array([source])}]
+    for _ in range(steps):
+        history.append(_step(history[-1], edges))
+    found: list[tuple[int, int, int, int]] = []
+    b, needed = rank, int(history[-1][rank][0])
+    for before in reversed(history[:-1]):
+        a = next(
+            a
+            for a, prefix in before.items()
+            if (a, b) in edges and int(edges[a, b][prefix[0]]) == needed
+        )
+        # The first operation of rank a that waits for so much of rank b.
+        waiting = int(np.searchsorted(edges[a, b], needed))
+        found.append((a, waiting - 1, b, needed - 1))
+        b, needed = a, int(before[a][0])
+    return tuple(reversed(found))
