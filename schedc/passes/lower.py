@@ -245,7 +245,7 @@ def _mark_last_uses(stream: Stream) -> Stream:
 
     def marked(operands: tuple[Operand, ...]) -> Iterator[Operand]:
         for operand in operands:
-            yield operand if operand in seen else replace(operand, last=True)
+            yield operand if operand in seen else operand._replace(last=True)
 
     for row in reversed(range(len(table))):
         reads = stream.operands[int(table[row, READS])]

@@ -38,10 +38,10 @@ def _reuse(program: RankProgram) -> RankProgram:
             slot = slots[name]
             slots[name] += 1
         live[name, operand.slot] = slot
-        return replace(operand, slot=slot)
+        return operand._replace(slot=slot)
 
     def use(operand: Operand) -> Operand:
-        return replace(operand, slot=live[operand.buffer, operand.slot])
+        return operand._replace(slot=live[operand.buffer, operand.slot])
 
     table = stream.table.copy()
     rows: list[list[int]] = table[:, (READS, WRITES)].tolist()

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,8 +57,7 @@ COLUMNS = 12
 Table = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """One slot of a buffer. ``last`` marks the use after which the slot is free again: ``x.0!``."""
 
     buffer: str

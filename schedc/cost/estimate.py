@@ -1,0 +1,120 @@
+"""What operations and programs take: from FLOPs until measured, from measured graph times after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from schedc.diagnostics import Diagnostic, DiagnosticError
+from schedc.ir.cost import StageCosts
+from schedc.program.durations import Durations
+from schedc.program.signature import Model
+
+NOMINAL_FLOPS = 50_000_000_000
+"""FLOP/s at which graphs are priced that nobody has measured: about one CPU core in fp32."""
+
+NANOSECOND = Fraction(1, 1_000_000_000)
+
+TIMES_SCHEMA = "schedc times 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of everything a program does, by graph, unit and rank.
+
+    ``reduce`` and ``step`` may be empty: such times count as zero. ``note`` says where the times
+    come from, for the reader of a prediction.
+    """
+
+    graphs: Mapping[str, float]
+    message: float = 0.0
+    reduce: Mapping[str, float] = field(default_factory=dict[str, float])
+    count: float = 0.0
+    norm: float = 0.0
+    report: float = 0.0
+    step: tuple[float, ...] = ()
+    note: str = ""
+
+
+def nominal_times(model: Model) -> Times:
+    """Times of a model's graphs from their FLOPs; messages, reductions and the step are free."""
+    graphs = {name: graph.flops / NOMINAL_FLOPS for name, graph in model.graphs.items()}
+    gflops = NOMINAL_FLOPS // 1_000_000_000
+    note = f"nothing measured: FLOPs at {gflops} GFLOP/s a rank, communication and optimizer free"
+    return Times(graphs, note=note)
+
+
+def read_times(path: Path, graphs: tuple[str, ...]) -> Times:
+    """Times that a run wrote with ``--times-out``; they must cover ``graphs``."""
+
+    def refuse(why: str) -> DiagnosticError:
+        return DiagnosticError(Diagnostic("E907", f"{path}: {why}"))
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise refuse(f"cannot be read as measured times: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != TIMES_SCHEMA:
+        raise refuse(f"is no file of measured times (its schema is not {TIMES_SCHEMA!r})")
+    missing = [name for name in graphs if name not in data.get("graphs", {})]
+    if missing:
+        raise refuse(f"has no time for {', '.join(missing)}; measure this build again")
+    try:
+        return Times(
+            graphs={name: float(time) for name, time in data["graphs"].items()},
+            message=float(data["message"]),
+            reduce={unit: float(time) for unit, time in data["reduce"].items()},
+            count=float(data["count"]),
+            norm=float(data["norm"]),
+            report=float(data["report"]),
+            step=tuple(float(time) for time in data["step"]),
+            note=str(data.get("note", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise refuse(f"is damaged: {error!r}") from error
+
+
+def stage_costs(
+    times: Times, model: Model, partition: tuple[tuple[str, ...], ...], ranks: int
+) -> StageCosts:
+    """Costs of each stage in seconds, exact to the nanosecond; every operation takes at least one.
+
+    Memory is in activation units, a stage ``ranks / stages`` of them.
+    """
+
+    def seconds(op: str) -> tuple[Fraction, ...]:
+        graphs = [[f"{model.unit(name).graphs}.{op}" for name in names] for names in partition]
+        return tuple(
+            max(1, sum(_nanoseconds(times.graphs[graph]) for graph in stage)) * NANOSECOND
+            for stage in graphs
+        )
+
+    return StageCosts(
+        F=seconds("F"),
+        I=seconds("I"),
+        W=seconds("W"),
+        comm=_nanoseconds(times.message) * NANOSECOND,
+        units=(Fraction(ranks, len(partition)),) * len(partition),
+    )
+
+
+def durations(times: Times, ranks: int) -> Durations:
+    """Durations of programs in nanoseconds."""
+    step = times.step or (0.0,) * ranks
+    return Durations(
+        tick=NANOSECOND,
+        calls={graph: _nanoseconds(time) for graph, time in times.graphs.items()},
+        message=_nanoseconds(times.message),
+        reduce={unit: _nanoseconds(time) for unit, time in times.reduce.items()},
+        count=_nanoseconds(times.count),
+        norm=_nanoseconds(times.norm),
+        step=tuple(_nanoseconds(time) for time in step),
+        report=_nanoseconds(times.report),
+    )
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
