@@ -1,0 +1,1 @@
+"""Where training sequences come from: texts, token files, files of sequences."""

@@ -1,0 +1,5 @@
+"""``python -m schedc``."""
+
+from schedc.cli.main import main
+
+main()
