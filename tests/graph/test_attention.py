@@ -1,0 +1,95 @@
+"""``schedc::attention`` and its backward: contract, kernels, fallback."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from schedc.ops import attention
+from schedc.ops.attention import math_backward, math_forward
+
+OP = torch.ops.schedc.attention.default
+BACKWARD = torch.ops.schedc.attention_backward.default
+CASES = [
+    pytest.param(dtype, kv, causal, id=f"{name}-kv{kv}-{'causal' if causal else 'full'}")
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp64", torch.float64))
+    for kv in (4, 2, 1)
+    for causal in (True, False)
+]
+
+
+def heads(dtype: torch.dtype, kv: int, keys: int = 16, size: int = 16) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 16, 4, size), (2, keys, kv, size), (2, keys, kv, size))
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize(("dtype", "kv", "causal"), CASES)
+def test_bitwise_equal_to_torchs_own(dtype: torch.dtype, kv: int, causal: bool) -> None:
+    q, k, v = heads(dtype, kv)
+    out, lse = attention(q, k, v, 0.25, causal)
+    first = [t.transpose(1, 2) for t in (q, k, v)]
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        first[0], first[1], first[2], is_causal=causal, scale=0.25, enable_gqa=True
+    ).transpose(1, 2)
+    assert torch.equal(out, theirs)
+    assert out.is_contiguous()
+    assert lse.is_contiguous()
+    assert lse.dtype == torch.promote_types(dtype, torch.float32)
+    assert not lse.requires_grad
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for ours, other in zip(
+        torch.autograd.grad(out, (q, k, v), dout),
+        torch.autograd.grad(theirs, (q, k, v), dout),
+        strict=True,
+    ):
+        assert torch.equal(ours, other)
+        assert ours.is_contiguous()
+
+
+@pytest.mark.parametrize(("dtype", "kv", "causal"), CASES)
+def test_matmuls_agree_with_the_kernels(dtype: torch.dtype, kv: int, causal: bool) -> None:
+    q, k, v = (t.detach() for t in heads(dtype, kv))
+    out, lse = attention(q, k, v, 0.25, causal)
+    plain, plain_lse = math_forward(q, k, v, 0.25, causal)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    atol = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float64: 1e-14}[dtype]
+    torch.testing.assert_close(plain, out, rtol=0, atol=atol)
+    torch.testing.assert_close(plain_lse, lse, rtol=0, atol=max(atol / 100, 1e-14 + atol))
+    gradients = BACKWARD(dout, q, k, v, out, lse, 0.25, causal)
+    for ours, other in zip(math_backward(dout, q, k, v, out, 0.25, causal), gradients, strict=True):
+        torch.testing.assert_close(ours, other, rtol=0, atol=2 * atol)
+        assert ours.is_contiguous()
+
+
+def test_fewer_queries_than_keys_are_aligned_top_left() -> None:
+    q, k, v = (t.detach() for t in heads(torch.float32, 2))
+    out, lse = attention(q[:, :8].contiguous(), k, v, 0.25)
+    whole, whole_lse = attention(q, k, v, 0.25)
+    torch.testing.assert_close(out, whole[:, :8])
+    torch.testing.assert_close(lse, whole_lse[:, :8])
+
+
+def test_what_the_kernel_refuses_is_computed_by_matmuls() -> None:
+    """Values of another size than keys: no flash kernel takes them."""
+    q, k, v = heads(torch.float64, 2)
+    v = v[..., :6].detach().requires_grad_()
+    assert attention(q, k, v, 0.25)[0].shape == (2, 16, 4, 6)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: attention(q, k, v, 0.25)[0], (q[:, :4], k[:, :4], v[:, :4])
+    )
+
+
+@pytest.mark.parametrize(("dtype", "kv", "causal"), CASES[:8])
+def test_opcheck(dtype: torch.dtype, kv: int, causal: bool) -> None:
+    """Schema, fakes (strides too), autograd's registration, AOT dispatch."""
+    q, k, v = heads(dtype, kv)
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    if dtype == torch.float32:
+        tests.append("test_aot_dispatch_dynamic")
+    opcheck(OP, (q, k, v, 0.25, causal), test_utils=tests)
+    q, k, v = (t.detach() for t in (q, k, v))
+    out, lse = attention(q, k, v, 0.25, causal)
+    opcheck(BACKWARD, (torch.randn_like(out), q, k, v, out, lse, 0.25, causal), test_utils=tests)
