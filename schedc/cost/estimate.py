@@ -11,7 +11,7 @@ from pathlib import Path
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.ir.cost import StageCosts
 from schedc.program.durations import Durations
-from schedc.program.signature import Model
+from schedc.program.signature import Model, Unit
 
 NOMINAL_FLOPS = 50_000_000_000
 """FLOP/s at which graphs are priced that nobody has measured: about one CPU core in fp32."""
@@ -101,14 +101,14 @@ def stage_costs(
     )
 
 
-def durations(times: Times, ranks: int) -> Durations:
+def durations(times: Times, ranks: int, units: tuple[Unit, ...]) -> Durations:
     """Durations of programs in nanoseconds."""
     step = times.step or (0.0,) * ranks
     return Durations(
         tick=NANOSECOND,
         calls={graph: _nanoseconds(time) for graph, time in times.graphs.items()},
         message=_nanoseconds(times.message),
-        reduce={unit: _nanoseconds(time) for unit, time in times.reduce.items()},
+        reduce={unit.name: _nanoseconds(times.reduce.get(unit.name, 0.0)) for unit in units},
         count=_nanoseconds(times.count),
         norm=_nanoseconds(times.norm),
         step=tuple(_nanoseconds(time) for time in step),

@@ -23,10 +23,10 @@ def compile_programs(
     order = timeline.order
     label = f"{order.name} #{order_digest(order)}"
     programs = lower(timeline, model, partition, label)
-    verify_programs(programs, model)
+    verify_programs(programs, model, replicas=1)
     if replicas > 1:
         programs = reduce_gradients(programs)
-        verify_programs(programs, model)
+        verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)
-    verify_programs(programs, model)
+    verify_programs(programs, model, replicas)
     return programs

@@ -1,0 +1,48 @@
+"""``schedc compile``: a plan to a folder of programs, or any level of the compiler as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from schedc.cli.options import set_option
+
+LEVELS = ("source", "ast", "plan", "order", "program", "graph", "timeline")
+
+
+@click.command("compile")
+@click.argument("target", metavar="FILE[:NAME]|NAME")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The folder to write. [build/NAME]"
+)
+@click.option(
+    "--emit", type=click.Choice(LEVELS), help="Print a level of the compiler; write nothing."
+)
+@set_option
+def command(target: str, output: Path | None, emit: str | None, settings: dict[str, str]) -> None:
+    """Compile a plan to a folder that torchrun runs; or print one level of the way there."""
+    from schedc.driver.target import choose_target
+
+    if emit is not None:
+        if output is not None:
+            raise click.UsageError("--emit prints to the terminal; it does not go with -o")
+        from schedc.driver.emit import emit_level
+
+        click.echo(emit_level(choose_target(target), emit, settings), nl=False)
+        return
+    from schedc.driver.emit import require_plan
+
+    found = require_plan(choose_target(target))
+    from schedc.driver.build import compile_plan
+    from schedc.program.artifact import write_artifact
+
+    build = compile_plan(found.library, found.name, settings)
+    folder = output if output is not None else Path("build") / build.plan.name
+    write_artifact(build.artifact, folder)
+    instructions = sum(len(program.stream) for program in build.programs)
+    click.echo(
+        f"{folder}: {len(build.programs)} programs, {instructions} instructions, "
+        f"{len(build.model.graphs)} graphs, mesh {build.plan.mesh}"
+    )
+    click.echo(f"run it: torchrun --nproc-per-node {build.plan.mesh.size} runtime/exec.py {folder}")

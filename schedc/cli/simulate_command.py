@@ -1,0 +1,90 @@
+"""``schedc simulate``: predict a schedule, or a compiled folder from measured times."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from schedc.cli.options import color_option, cost_option, json_option, set_option, terminal_width
+from schedc.ir.cost import Costs
+from schedc.ir.trace import Trace
+
+
+@click.command("simulate")
+@click.argument("target", metavar="FILE[:NAME]|NAME|FOLDER")
+@click.option(
+    "--times",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Measured times of a compiled folder (a run's --times-out).",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write the timeline. [FOLDER/timeline.json]",
+)
+@set_option
+@cost_option
+@json_option
+@color_option
+def command(
+    target: str,
+    times: Path | None,
+    output: Path | None,
+    settings: dict[str, str],
+    costs: Costs,
+    as_json: bool,
+    color: str,
+) -> None:
+    """Predict: when each operation starts and ends, how idle ranks are, what memory they need.
+
+    For a compiled folder the prediction replaces its timeline.json; its programs stay as they are.
+    """
+    if Path(target).is_dir():
+        if settings:
+            raise click.UsageError("--set does not go with a compiled folder: compile again")
+        trace = _simulate_folder(Path(target), times)
+        output = output or Path(target) / "timeline.json"
+    else:
+        if times is not None:
+            raise click.UsageError("--times goes with a compiled folder")
+        trace = _simulate_target(target, settings, costs)
+    if output is not None:
+        output.write_text(trace.to_json(), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(trace.figures, indent=1))
+        return
+    from schedc.cli.main import wants_color
+    from schedc.visualize.terminal import to_terminal
+
+    click.echo(to_terminal(trace, terminal_width(), wants_color(color, sys.stdout)))
+    if output is not None:
+        click.echo(f"timeline written to {output}")
+
+
+def _simulate_folder(folder: Path, times: Path | None) -> Trace:
+    from schedc.cost.estimate import nominal_times, read_times
+    from schedc.driver.build import predict
+    from schedc.program.artifact import load_artifact
+
+    artifact = load_artifact(folder)
+    names = tuple(name for name in artifact.manifest.signatures if name != "rotary")
+    found = read_times(times, names) if times is not None else nominal_times(artifact.model)
+    return predict(artifact.manifest, artifact.programs, found)
+
+
+def _simulate_target(target: str, settings: dict[str, str], costs: Costs) -> Trace:
+    from schedc.driver.target import choose_target
+
+    found = choose_target(target)
+    if found.is_plan:
+        from schedc.driver.build import compile_plan
+
+        build = compile_plan(found.library, found.name, settings)
+        return build.trace
+    from schedc.driver.check import check_schedule
+
+    return check_schedule(found.library, found.name, settings, costs).trace()

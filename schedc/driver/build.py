@@ -1,0 +1,152 @@
+"""Compiling a plan: a schedule and a Llama become a folder of programs that torchrun can run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from schedc.cost.estimate import Times, durations, nominal_times, stage_costs
+from schedc.diagnostics import DiagnosticError, Source, Span
+from schedc.graph.build import build_model
+from schedc.graph.config import PRESETS
+from schedc.graph.load import load_config
+from schedc.graph.partition import partition
+from schedc.ir.cost import StageCosts
+from schedc.ir.plan import Plan
+from schedc.ir.timeline import Timeline
+from schedc.ir.trace import Trace
+from schedc.ir.verify import verify_order
+from schedc.passes.pipeline import compile_programs
+from schedc.program.artifact import Artifact
+from schedc.program.manifest import Manifest
+from schedc.program.program import Programs
+from schedc.program.signature import Model
+from schedc.sema.claims import ClaimResult, claims_to_diagnostics, evaluate_claims
+from schedc.sema.library import Library
+from schedc.sema.plan import plan_and_instance
+from schedc.sema.schedule import Instance
+from schedc.simulate.figures import figures
+from schedc.simulate.order import simulate_order
+from schedc.simulate.program import simulate_programs
+from schedc.simulate.program_memory import memory_of
+from schedc.simulate.program_trace import trace_of_programs
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """A compiled plan: every level that can be printed, and the artifact."""
+
+    plan: Plan
+    instance: Instance
+    model: Model
+    stages: tuple[tuple[str, ...], ...]
+    timeline: Timeline
+    claims: tuple[ClaimResult, ...]
+    programs: Programs
+    trace: Trace
+    artifact: Artifact
+
+
+def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Build:
+    """Compile the plan ``name``; nothing is written.
+
+    Raises DiagnosticError, also where a claim of its schedule is false.
+    """
+    plan, instance = plan_and_instance(library, name, settings)
+    verify_order(plan.order)
+    config = load_config(_model_path(plan), plan.spans.get("model"))
+    model = build_model(config, plan.microbatch, plan.sequence, plan.precision)
+    stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
+    times = nominal_times(model)
+    costs = stage_costs(times, model, stages, plan.mesh.pp)
+    timeline = simulate_order(plan.order, costs)
+    claims = evaluate_claims(instance, figures(timeline, costs), costs)
+    if false := claims_to_diagnostics(claims):
+        raise DiagnosticError(false)
+    programs = compile_programs(timeline, model, stages, plan.mesh.dp)
+    manifest = _manifest(plan, instance, model, stages, costs)
+    trace = predict(manifest, programs, times)
+    artifact = Artifact(manifest, programs, model.sources, trace.to_json())
+    return Build(plan, instance, model, stages, timeline, claims, programs, trace, artifact)
+
+
+def predict(manifest: Manifest, programs: Programs, times: Times) -> Trace:
+    """The predicted timeline of a compiled plan's step, with its memory."""
+    timeline = simulate_programs(programs, durations(times, manifest.mesh.pp, manifest.units))
+    memory = memory_of(programs, manifest.signatures, manifest.units, manifest.optimizer)
+    title = f"{manifest.name}: {manifest.schedule}, {manifest.mesh}"
+    notes = (times.note,) if times.note else ()
+    return trace_of_programs(timeline, memory, title=title, unit="s", notes=notes)
+
+
+def _model_path(plan: Plan) -> str:
+    """A preset's name, or a path: as written, it stands relative to the plan's file."""
+    span = plan.spans.get("model")
+    if plan.model in PRESETS or span is None or Path(plan.model).is_absolute():
+        return plan.model
+    beside = Path(span.source.name).parent / plan.model
+    return str(beside) if beside.exists() else plan.model
+
+
+def _span(plan: Plan, *keys: str) -> Span | None:
+    """The place of the first of ``keys`` that the plan wrote."""
+    return next((plan.spans[key] for key in keys if key in plan.spans), None)
+
+
+def _manifest(
+    plan: Plan,
+    instance: Instance,
+    model: Model,
+    stages: tuple[tuple[str, ...], ...],
+    costs: StageCosts,
+) -> Manifest:
+    sources = _sources((*plan.order.spans, *plan.spans.values()))
+    graphs = {name: signature.digest for name, signature in model.graphs.items()}
+    times = {
+        "F": [str(cost) for cost in costs.F],
+        "I": [str(cost) for cost in costs.I],
+        "W": [str(cost) for cost in costs.W],
+        "comm": str(costs.comm),
+    }
+    return Manifest(
+        name=plan.name,
+        schedule=instance.title,
+        mesh=plan.mesh,
+        sequence=plan.sequence,
+        batch=plan.batch,
+        microbatch=plan.microbatch,
+        microbatches=plan.microbatches,
+        precision=plan.precision,
+        optimizer=plan.optimizer,
+        rank_of=plan.order.rank_of,
+        stages=stages,
+        units=model.units,
+        signatures=model.graphs,
+        config=model.config,
+        sources=_lines(plan.order.spans),
+        hashes={
+            "source": _hash([source.text for source in sources]),
+            "model": _hash(model.config),
+            "costs": _hash(times),
+            "graphs": _hash(graphs),
+        },
+    )
+
+
+def _sources(spans: Iterable[Span]) -> list[Source]:
+    return sorted({span.source for span in spans}, key=lambda source: source.name)
+
+
+def _lines(spans: Iterable[Span]) -> dict[str, dict[int, str]]:
+    """The source lines that operations were written on."""
+    lines: dict[str, dict[int, str]] = {}
+    for span in spans:
+        lines.setdefault(span.source.name, {})[span.line] = span.source.line(span.line)
+    return {name: dict(sorted(found.items())) for name, found in sorted(lines.items())}
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
