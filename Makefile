@@ -18,7 +18,7 @@ $(DEV): $(RUN)
 	touch $@
 
 demo: $(RUN)
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python examples/demo.py
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n 2 -m 'not sweep'
