@@ -7,8 +7,9 @@ them, and raises them together in one :class:`DiagnosticError`. They become text
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +20,7 @@ class Source:
     """
 
     name: str
-    text: str
+    text: str = field(repr=False)
 
     def line(self, number: int) -> str:
         """The source line ``number`` (1-based) without its line end; empty past the end."""
@@ -81,7 +82,7 @@ def render(diagnostics: Iterable[Diagnostic], color: bool = False) -> str:
     """Diagnostics as text: headline, place, source line with a caret, notes, help.
 
     Tabs in the source line are kept in the caret line, so that the caret stands under its column
-    at any tab width.
+    at any tab width; wide characters count two.
     """
     return "\n\n".join(_render_one(diagnostic, color) for diagnostic in diagnostics)
 
@@ -97,9 +98,9 @@ def _render_one(diagnostic: Diagnostic, color: bool) -> str:
     for label in places:
         span = label.span
         line = span.source.line(span.line)
-        lead = "".join(c if c == "\t" else " " for c in line[: span.column - 1])
+        lead = "".join(c if c == "\t" else " " * _width(c) for c in line[: span.column - 1])
         end = span.end_column if span.end_line == span.line else len(line) + 1
-        carets = "^" * max(1, end - span.column)
+        carets = "^" * max(1, sum(map(_width, line[span.column - 1 : end - 1])))
         lines.append(f"{' ' * width}{paint('34', '-->')} {span}")
         lines.append(f"{paint('34', f'{span.line:>{width}} |')} {line}")
         lines.append(
@@ -110,3 +111,8 @@ def _render_one(diagnostic: Diagnostic, color: bool) -> str:
     if diagnostic.help is not None:
         lines.append(f"{' ' * width} = {paint('32', 'help')}: {diagnostic.help}")
     return "\n".join(lines)
+
+
+def _width(character: str) -> int:
+    """The columns a terminal gives to a character."""
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
