@@ -43,7 +43,8 @@ def run(command: str, folder: Path) -> str:
     )
     if (result.returncode != 0) != fails:
         raise SystemExit(f"{command}: exit {result.returncode}\n{result.stdout}{result.stderr}")
-    return (result.stdout + result.stderr).rstrip() + "\n"
+    lines = (result.stdout + result.stderr).rstrip().splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def generated(document: str, written: dict[Path, bytes]) -> str:

@@ -71,6 +71,7 @@ def to_terminal(
     figures += [_peak(chart, row.memory) for row in chart.rows if curves]
     right = max(map(len, figures), default=0) + 1
     grid = _grid(chart, width - left - right, color)
+    letters = _letters(chart)
     lines = [*_heading(chart, width, color), ""]
     for name, row in zip(names, chart.rows, strict=True):
         bar = _operations(chart, row, grid, 0)
@@ -78,7 +79,7 @@ def to_terminal(
         for lane in range(1, 1 + max((_lane(row, op) for op in row.ops), default=0)):
             lines.append(f"{'':{left}}{_operations(chart, row, grid, lane)}".rstrip())
         if row.others:
-            lines.append(f"{'':{left}}{_others(row, grid)}".rstrip())
+            lines.append(f"{'':{left}}{_others(row, grid, letters)}".rstrip())
         if curves and row.memory:
             bar = _paint(_bars(chart, row.memory, grid), palette.MEMORY_LINE, "", color)
             peak = _peak(chart, row.memory)
@@ -223,16 +224,25 @@ def _run(chart: Layout, kind: str, op: OpBox | None, length: int, color: bool) -
     return f"{text:-<{length}}"[:length]
 
 
-def _others(row: Row, grid: Grid) -> str:
-    """Reductions, norm and step: the name where it fits, else its first word or letter."""
+def _letters(chart: Layout) -> dict[str, str]:
+    """A letter of its own, where there is one, for the first word of each name of the others."""
+    letters: dict[str, str] = {}
+    for word in scale.first_words(other.name for row in chart.rows for other in row.others):
+        letters[word] = next((c for c in word if c not in letters.values()), word[:1])
+    return letters
+
+
+def _others(row: Row, grid: Grid, letters: dict[str, str]) -> str:
+    """Reductions, norm and step: the name where it fits, else its first word or its letter."""
     line = [" "] * grid.columns
     for other in row.others:
         cells = [cell for cell, _ in grid.cells(other.start, other.end)]
         if not cells:
             continue
         first, length = cells[0], len(cells)
-        names = (scale.printable(other.name), *scale.first_words([other.name]))
-        text = next((name for name in names if len(name) <= length), names[0][:1])
+        (word,) = scale.first_words([other.name])
+        names = (scale.printable(other.name), word)
+        text = next((name for name in names if len(name) <= length), letters[word])
         line[first : first + length] = f"{text:=<{length}}"[:length]
     text = "".join(line).rstrip()
     return _paint(text, palette.OTHER, "", grid.color)
@@ -298,8 +308,8 @@ def _legend(chart: Layout, memory: bool, width: int, color: bool) -> Iterable[st
     if chart.shades > 1 and color:
         text = "dark to light: stages of a rank"
         entries.append((text, text))
-    for name in scale.first_words(other.name for row in chart.rows for other in row.others):
-        text = f"{name[:1]}= {name}"
+    for name, letter in _letters(chart).items():
+        text = f"{letter}= {name}"
         entries.append((text, text))
     if memory and chart.memory_limit is not None:
         unit = scale.memory_unit(chart.memory_unit, chart.memory_limit)
