@@ -55,19 +55,16 @@ def _kept_by_I(model: Model, units: tuple[Unit, ...]) -> int:
     total = 0
     for j, unit in enumerate(units):
         forward, backward = (model.graphs[f"{unit.graphs}.{op}"] for op in "FI")
-        saved = {value.name: value for value in forward.outputs_of("saved")}
-        counted: set[str] = set()
+        alias_of = {value.name: value.alias for value in forward.outputs_of("saved")}
+        counted: set[str | None] = set()
         for value in backward.outputs_of("owed"):
-            if value.alias is None:
+            source = value.alias
+            if source is not None and source in alias_of:
+                # A saved tensor is the stage's own unless it is F's input in turn.
+                source = alias_of[source] or f"saved {source}"
+            between = (source == "x" and j > 0) or (source == "dy" and j < len(units) - 1)
+            own = source is None or source.startswith("saved ") or between
+            if own and (source is None or source not in counted):
                 total += value.bytes
-                continue
-            owner = value.alias
-            if owner in saved and saved[owner].alias is not None:
-                owner = saved[owner].alias or owner
-            if owner in counted:
-                continue
-            counted.add(owner)
-            between = (owner == "x" and j > 0) or (owner == "dy" and j < len(units) - 1)
-            if owner in saved or between:
-                total += value.bytes
+            counted.add(source)
     return total

@@ -1,0 +1,173 @@
+"""Memory of rank programs: the bytes alive before, within and after every instruction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schedc.program.instructions import BODY, CODE, READS, WRITES, Code
+from schedc.program.program import BufferKind, Programs, RankProgram
+from schedc.program.signature import DTYPE_BYTES, Signature, Unit
+from schedc.simulate.program_body_memory import rise_of
+
+Bytes = npt.NDArray[np.int64]
+
+MOMENTS = {"adamw": 2, "sgd": 0}
+"""Numbers that the optimizer keeps for each parameter; SGD without momentum."""
+
+CATEGORY: dict[BufferKind, str] = {
+    "saved": "saved",
+    "owed": "owed",
+    "x": "received",
+    "dy": "received",
+    "y": "produced",
+    "dx": "produced",
+    "tokens": "data",
+    "labels": "data",
+    "loss": "data",
+}
+ALIGNMENT, ROW = 16, 1024
+"""Elements: a unit's parameters lie in one flat tensor of whole rows, each parameter aligned in it
+(``schedc.runtime.unit_state``)."""
+
+SLOTS = ("saved", "owed", "produced", "data")
+RECEIVED = ("x", "dy")
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryProfile:
+    """The bytes alive on a rank: ``highest[i]`` within instruction ``i``, ``after[i]`` behind it.
+
+    ``peak`` is reached within instruction ``row``. ``at_peak`` says what it consists of:
+    ``parameters gradients optimizer rotary received`` stay through the step; ``saved owed produced
+    data`` lie in slots when the instruction begins; ``working`` is what it adds at its highest.
+    """
+
+    peak: int
+    row: int
+    at_peak: dict[str, int]
+    highest: Bytes
+    after: Bytes
+
+
+def memory_of(
+    programs: Programs,
+    signatures: Mapping[str, Signature],
+    units: Sequence[Unit],
+    optimizer: str,
+) -> tuple[MemoryProfile, ...]:
+    """What each rank holds along its stream, in a step that is not the first.
+
+    The model, as the runtime does it:
+
+    * A unit's parameters and fp32 gradients are flat tensors of one length; ``optimizer`` keeps 2
+      (``adamw``) or 0 (``sgd``) more of these, and an fp32 copy of parameters of another type. The
+      fused optimizers, clipping and the norm allocate nothing, reductions sum in place.
+    * One pair of rotary tables on each rank.
+    * Receive buffers, one a slot, stay from step to step. All other slots hold their bytes from the
+      instruction that writes them until after the last that reads them; a run takes over what it
+      is the last to read, and drops it unit by unit.
+    * Within a run: see :func:`schedc.simulate.program_body_memory.rise_of`.
+
+    Not counted: scalars, one number a row for the norm, what kernels and communicators allocate for
+    themselves, the data that batches are cut from.
+    """
+    by_name = {unit.name: unit for unit in units}
+    return tuple(
+        _profile(program, signatures, _persistent(program, signatures, by_name, optimizer))
+        for program in programs
+    )
+
+
+def _persistent(
+    program: RankProgram, signatures: Mapping[str, Signature], units: Mapping[str, Unit], how: str
+) -> dict[str, int]:
+    """Bytes that stay through the step, by category."""
+    own = [units[name] for name in program.units]
+    dtypes = {parameter.dtype for unit in own for _, parameter in unit.parameters}
+    numbers = sum(_flat(unit) for unit in own)
+    masters = any(dtype != "fp32" for dtype in dtypes)
+    tables = [v for graph in signatures.values() for v in graph.outputs_of("cos", "sin")]
+    return {
+        "parameters": numbers * max((DTYPE_BYTES[dtype] for dtype in dtypes), default=4),
+        "gradients": 4 * numbers,
+        "optimizer": 4 * numbers * (MOMENTS[how] + masters),
+        "rotary": sum(value.bytes for value in tables),
+        "received": sum(b.bytes * b.slots for b in program.buffers if b.kind in RECEIVED),
+    }
+
+
+def _flat(unit: Unit) -> int:
+    """The length of the unit's flat tensors."""
+    sizes = [math.prod(parameter.shape) for _, parameter in unit.parameters]
+    return _up(sum(_up(size, ALIGNMENT) for size in sizes), ROW)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _profile(
+    program: RankProgram, signatures: Mapping[str, Signature], persistent: dict[str, int]
+) -> MemoryProfile:
+    table = program.stream.table
+    change = _changes_of_slots(program)
+    after = sum(persistent.values()) + np.cumsum(change.sum(axis=1))
+    before = after - change.sum(axis=1)
+    highest = np.maximum(np.maximum(before, after), before + _rises(program, signatures))
+    if not len(table):
+        stays = sum(persistent.values())
+        return MemoryProfile(stays, -1, persistent, highest, after)
+    row = int(np.argmax(highest))
+    slots: list[int] = change[:row].sum(axis=0).tolist()
+    at_peak = {**persistent, **dict(zip(SLOTS, slots, strict=True))}
+    at_peak["working"] = int(highest[row] - before[row])
+    return MemoryProfile(int(highest[row]), row, at_peak, highest, after)
+
+
+def _changes_of_slots(program: RankProgram) -> Bytes:
+    """[instructions, SLOTS]: bytes that each adds by what it writes, less those it frees."""
+    stream = program.stream
+    place = {
+        buffer.name: (SLOTS.index(CATEGORY[buffer.kind]), buffer.bytes)
+        for buffer in program.buffers
+        if buffer.kind not in RECEIVED
+    }
+    added = np.zeros((len(stream.operands), len(SLOTS)), dtype=np.int64)
+    freed = np.zeros_like(added)
+    for index, operands in enumerate(stream.operands):
+        for operand in operands:
+            if operand.buffer in place:
+                column, size = place[operand.buffer]
+                added[index, column] += size
+                freed[index, column] += size if operand.last else 0
+    return added[stream.table[:, WRITES]] - freed[stream.table[:, READS]]
+
+
+def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
+    """For each instruction, what it adds at its highest to what was alive before it."""
+    stream = program.stream
+    received = {buffer.name for buffer in program.buffers if buffer.kind in RECEIVED}
+    rises = np.zeros(len(stream), dtype=np.int64)
+    runs = np.flatnonzero(stream.table[:, CODE] == Code.RUN)
+    found: dict[tuple[int, int], int] = {}
+    by_owned: dict[tuple[int, frozenset[str]], int] = {}
+    keys: list[tuple[int, int]] = stream.table[runs][:, (BODY, READS)].tolist()
+    for row, (body, reads) in zip(runs.tolist(), keys, strict=True):
+        rise = found.get((body, reads))
+        if rise is None:
+            names = program.bodies[body].reads
+            owned = frozenset(
+                name
+                for name, operand in zip(names, stream.operands[reads], strict=True)
+                if operand.last and operand.buffer not in received
+            )
+            if (body, owned) not in by_owned:
+                by_owned[body, owned] = rise_of(program.bodies[body], owned, signatures)
+            rise = found[body, reads] = by_owned[body, owned]
+        rises[row] = rise
+    return rises
