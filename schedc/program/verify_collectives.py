@@ -1,0 +1,164 @@
+"""Collectives: once each, in one order on all ranks, and gradients complete before them (E504)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedc.ir.order import Op
+from schedc.program.body import Reduce
+from schedc.program.instructions import BODY, CODE, OP, REF, STAGE, Code
+from schedc.program.program import RankProgram
+from schedc.program.verify_columns import Columns, Findings, Ints
+
+_ONCE = {
+    Code.COUNT: "count",
+    Code.WAIT_COUNT: "wait count",
+    Code.NORM: "norm",
+    Code.WAIT_NORM: "wait norm",
+    Code.STEP: "step",
+    Code.REPORT: "report",
+    Code.WAIT_REPORT: "wait report",
+}
+_BEFORE = (
+    (Code.COUNT, Code.WAIT_COUNT),
+    (Code.WAIT_COUNT, Code.STEP),
+    (Code.NORM, Code.WAIT_NORM),
+    (Code.WAIT_NORM, Code.STEP),
+    (Code.REPORT, Code.WAIT_REPORT),
+)
+
+
+def check_collectives(columns: Columns, replicas: int | None, findings: Findings) -> None:
+    """``replicas`` is the size of dp, where it is known."""
+    orders: list[tuple[int, ...]] = []
+    reduces = replicas is not None and replicas > 1
+    reduces = reduces or any(body.last for p in columns.programs for body in p.bodies)
+    reduces = reduces or bool(len(columns.rows(Code.WAIT_REDUCE)))
+    for program in columns.programs:
+        rows = _find_once(program, findings)
+        if rows is None:
+            continue
+        _check_order(columns, program, rows, findings)
+        if reduces:
+            _Reductions(program, rows[Code.NORM], findings).check()
+        collective = (Code.COUNT, Code.NORM, Code.REPORT)
+        orders.append(tuple(sorted(collective, key=lambda code, rows=rows: rows[code])))
+    for program, order in zip(columns.programs, orders, strict=False):
+        if order != orders[0]:
+            there, here = (" ".join(_ONCE[Code(c)] for c in o) for o in (orders[0], order))
+            findings.add(
+                "E504",
+                f"rank 0 takes part in {there}, but rank {program.rank} in {here}: "
+                "collectives must have one order on all ranks",
+            )
+            break
+
+
+def _find_once(program: RankProgram, findings: Findings) -> dict[int, int] | None:
+    """The rows of what stands once on every rank."""
+    codes = program.stream.table[:, CODE]
+    found: dict[int, int] = {}
+    for code, name in _ONCE.items():
+        rows = (codes == code).nonzero()[0].tolist()
+        if len(rows) == 1:
+            found[code] = rows[0]
+        else:
+            at = tuple((program.rank, row) for row in rows)
+            message = f"rank {program.rank} has `{name}` {len(rows)} times, not once"
+            findings.add("E504", message, *at)
+    return found if len(found) == len(_ONCE) else None
+
+
+def _check_order(
+    columns: Columns, program: RankProgram, rows: dict[int, int], findings: Findings
+) -> None:
+    rank, table = program.rank, program.stream.table
+    for first, then in _BEFORE:
+        if rows[first] > rows[then]:
+            message = f"rank {rank}: `{_ONCE[first]}` must come before `{_ONCE[then]}`"
+            findings.add("E504", message, (rank, rows[then]), (rank, rows[first]))
+    runs = table[:, CODE] == Code.RUN
+    backward = runs & (table[:, OP] != Op.F)
+    late = backward.nonzero()[0]
+    late = late[late > rows[Code.NORM]]
+    findings.each(
+        "E504",
+        late,
+        lambda row: (f"rank {rank}: `norm` must follow all gradients", (rank, row)),
+    )
+    needs = backward & np.isin(table[:, OP], (Op.I, Op.B)) & (table[:, STAGE] == columns.stages - 1)
+    early = needs.nonzero()[0]
+    early = early[early < rows[Code.WAIT_COUNT]]
+    findings.each(
+        "E504",
+        early,
+        lambda row: (
+            f"rank {rank}: the backward of the loss needs `wait count` before it",
+            (rank, row),
+        ),
+    )
+
+
+class _Reductions:
+    """Every unit's gradients are reduced once, after the last of them, and waited for."""
+
+    def __init__(self, program: RankProgram, norm: int, findings: Findings) -> None:
+        self.program, self.norm, self.findings = program, norm, findings
+        self.rank = program.rank
+        self.table = program.stream.table
+        self.runs: Ints = (self.table[:, CODE] == Code.RUN).nonzero()[0]
+
+    def check(self) -> None:
+        started = self._started()
+        stage_of = {unit: stage for stage, units in self.program.stages for unit in units}
+        for stage, units in self.program.stages:
+            contributions = self.runs[
+                (self.table[self.runs, STAGE] == stage) & (self.table[self.runs, OP] != Op.F)
+            ]
+            for unit in units:
+                self._check_unit(unit, started.get(unit, []), contributions)
+        self._check_waits(started, stage_of)
+
+    def _started(self) -> dict[str, list[int]]:
+        """The rows of the runs that start each unit's reduction."""
+        started: dict[str, list[int]] = {}
+        bodies = self.table[self.runs, BODY]
+        for index, body in enumerate(self.program.bodies):
+            rows: list[int] = self.runs[(bodies == index) & body.last].tolist()
+            for step in body.steps:
+                if isinstance(step, Reduce):
+                    started.setdefault(step.unit, []).extend(rows)
+        return started
+
+    def _check_unit(self, unit: str, rows: list[int], contributions: Ints) -> None:
+        if len(rows) != 1:
+            message = (
+                f"rank {self.rank} reduces the gradients of {unit} {len(rows)} times, not once"
+            )
+            self.findings.add("E504", message, *((self.rank, row) for row in rows))
+            return
+        later = contributions[contributions > rows[0]]
+        if len(later):
+            message = f"rank {self.rank} reduces the gradients of {unit} before the last of them"
+            last = int(later[-1])
+            self.findings.add("E504", message, (self.rank, rows[0]), (self.rank, last))
+
+    def _check_waits(self, started: dict[str, list[int]], stage_of: dict[str, int]) -> None:
+        waits = (self.table[:, CODE] == Code.WAIT_REDUCE).nonzero()[0]
+        by_unit: dict[str, list[int]] = {unit: [] for unit in stage_of}
+        units = self.program.stream.units
+        for row, index in zip(waits.tolist(), self.table[waits, REF].tolist(), strict=True):
+            by_unit[units[index]].append(row)
+        for unit, rows in by_unit.items():
+            at = tuple((self.rank, row) for row in rows)
+            if len(rows) != 1:
+                message = f"waits {len(rows)} times for the gradients of {unit}, not once"
+                self.findings.add("E504", f"rank {self.rank} {message}", *at)
+            elif started.get(unit) and rows[0] < started[unit][0]:
+                message = f"waits for the gradients of {unit} before it reduces them"
+                self.findings.add("E504", f"rank {self.rank} {message}", *at)
+            elif rows[0] > self.norm:
+                message = f"takes the norm before the gradients of {unit} are there"
+                self.findings.add(
+                    "E504", f"rank {self.rank} {message}", *at, (self.rank, self.norm)
+                )

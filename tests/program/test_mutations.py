@@ -1,0 +1,73 @@
+"""Mutations of compiled programs: the verifier's verdict is what really happens.
+
+The reference interpreter executes every mutated program. Whatever is dropped, repeated or changed
+is refused; a swap is refused, or the programs still compute exactly one step. Nor is anything
+refused that would have worked: the verdict is exact on all of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from tests.program.interpreter import outcome
+from tests.program.mutations import accepted_swaps, changes, drops, repeats, swaps, verdict
+from tests.program.programs import SCHEDULES, compiled
+
+REPLICAS = 2
+SMALL = [
+    *((schedule, ranks, 2) for schedule in SCHEDULES for ranks in (1, 2)),
+    ("one_f_one_b", 2, 3),
+    ("zb_h1", 2, 3),
+]
+LARGE = [
+    *((schedule, 2, 4) for schedule in SCHEDULES),
+    *((schedule, 3, 3) for schedule in SCHEDULES),
+    ("one_f_one_b", 4, 4),
+    ("zb_h1", 4, 4),
+]
+
+
+def check(schedule: str, ranks: int, microbatches: int, far: int) -> None:
+    programs, model = compiled(schedule, ranks, microbatches, REPLICAS)
+    assert outcome(programs, REPLICAS) == "right"
+    counts: Counter[tuple[str, str]] = Counter()
+    mutations = chain(drops(programs), repeats(programs), swaps(programs, far), changes(programs))
+    for mutation in mutations:
+        codes = verdict(mutation.programs, model, REPLICAS)
+        happens = outcome(mutation.programs, REPLICAS)
+        where = f"{mutation.kind} {mutation.what}: verdict {codes}, and it {happens}"
+        assert bool(codes) == (happens != "right"), where
+        assert codes or mutation.kind.startswith("swap"), where
+        if codes == ("E503",):
+            assert happens == "hangs", where
+        kind = mutation.kind if mutation.kind[:4] != "chan" else "change"
+        counts[kind, "refused" if codes else "accepted"] += 1
+    shown = ", ".join(f"{kind} {what} {n}" for (kind, what), n in sorted(counts.items()))
+    print(f"{schedule} P={ranks} M={microbatches}: {shown}")
+    assert not any(what == "accepted" and "swap" not in kind for kind, what in counts)
+    assert counts["drop", "refused"] == counts["repeat", "refused"] > 0
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches"), SMALL)
+def test_verdict_is_what_happens(schedule: str, ranks: int, microbatches: int) -> None:
+    check(schedule, ranks, microbatches, far=100)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches"), LARGE)
+def test_verdict_is_what_happens_at_more_sizes(
+    schedule: str, ranks: int, microbatches: int
+) -> None:
+    check(schedule, ranks, microbatches, far=400)
+
+
+def test_accepted_swaps_can_be_run() -> None:
+    """What tests of the runtime take from here."""
+    programs, model = compiled("zb_h1", 2, 3)
+    accepted = accepted_swaps(programs, model, REPLICAS)
+    assert len(accepted) > 20
+    assert all(outcome(mutation.programs, REPLICAS) == "right" for mutation in accepted)
