@@ -38,6 +38,7 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.against_torch
+	$(BIN)/python -m benchmarks.compile_time
 
 clean:
 	rm -rf build $(VENV)

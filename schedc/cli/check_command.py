@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from schedc.cli.main import wants_color
-from schedc.cli.options import color_option, cost_option, json_option, set_option
+from schedc.cli.options import (
+    color_option,
+    cost_option,
+    json_option,
+    refuse_costs,
+    set_option,
+)
+from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.driver.check import ScheduleReport, check_schedule, refuse_false_claims
 from schedc.driver.target import Target, all_targets
 from schedc.ir.cost import Costs
@@ -39,31 +46,45 @@ def command(target: str, settings: dict[str, str], costs: Costs, as_json: bool, 
     if len(targets) > 1 and settings:
         names = ", ".join(found.name for found in targets)
         raise click.UsageError(f"--set needs one schedule or plan: choose {target}:NAME of {names}")
+    if all(found.is_plan for found in targets):
+        refuse_costs(costs, "a plan")
     documents: list[dict[str, object]] = []
-    reports: list[ScheduleReport] = []
+    mistakes: list[Diagnostic] = []
     for found in targets:
-        if found.is_plan:
-            documents.append(_check_plan(found, settings, as_json, color))
-        else:
-            report = check_schedule(found.library, found.name, settings, costs)
-            reports.append(report)
-            documents.append(report.to_json())
-            if not as_json:
-                _print_schedule(report, color)
-    if as_json:
-        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
-    refuse_false_claims(tuple(reports))
+        try:
+            _check(found, settings, costs, documents, None if as_json else color)
+        except DiagnosticError as error:
+            mistakes += error.diagnostics
+    if as_json and documents:
+        click.echo(json.dumps(documents[0] if len(targets) == 1 else documents, indent=1))
+    if mistakes:
+        raise DiagnosticError(mistakes)
 
 
-def _check_plan(
-    target: Target, settings: dict[str, str], as_json: bool, color: str
-) -> dict[str, object]:
-    from schedc.driver.build import compile_plan
+def _check(
+    target: Target,
+    settings: dict[str, str],
+    costs: Costs,
+    documents: list[dict[str, object]],
+    color: str | None,
+) -> None:
+    """Check one schedule or plan, add its document, and print it unless ``color`` is None.
 
-    build = compile_plan(target.library, target.name, settings)
-    if not as_json:
-        _print_plan(build, color)
-    return plan_json(build)
+    Raises DiagnosticError; what is known in spite of a false claim is added and printed before.
+    """
+    if target.is_plan:
+        from schedc.driver.build import compile_plan
+
+        build = compile_plan(target.library, target.name, settings)
+        documents.append(plan_json(build))
+        if color is not None:
+            _print_plan(build, color)
+        return
+    report = check_schedule(target.library, target.name, settings, costs)
+    documents.append(report.to_json())
+    if color is not None:
+        _print_schedule(report, color)
+    refuse_false_claims(report)
 
 
 def plan_json(build: Build) -> dict[str, object]:
@@ -113,10 +134,8 @@ def _table(*columns: str) -> Table:
 def _print_schedule(report: ScheduleReport, color: str) -> None:
     console, found = _console(color), report.figures
     order = report.timeline.order
-    console.print(
-        f"[bold]{report.instance.title}[/bold]   P = {order.ranks}, M = {order.microbatches}, "
-        f"S = {order.stages}"
-    )
+    console.print(report.instance.title, style="bold", markup=False, end="")
+    console.print(f"   P = {order.ranks}, M = {order.microbatches}, S = {order.stages}")
     table = _table("rank", "stages", "operations", "busy", "bubble", "peak activations")
     for rank in range(order.ranks):
         stages = ", ".join(map(str, order.stages_of[rank]))
@@ -149,9 +168,11 @@ def _print_claims(claims: tuple[ClaimResult, ...], console) -> None:
 def _print_plan(build: Build, color: str) -> None:
     console, plan = _console(color), build.plan
     figures = build.trace.figures
+    console.print(plan.name, style="bold", end="   ")
     console.print(
-        f"[bold]{plan.name}[/bold]   {build.instance.title} on mesh {plan.mesh}: "
-        f"{plan.mesh.size} ranks, M = {plan.microbatches}"
+        f"{build.instance.title} on mesh {plan.mesh}: {plan.mesh.size} ranks, "
+        f"M = {plan.microbatches}",
+        markup=False,
     )
     table = _table("rank", "stages", "units", "instructions", "busy s", "peak MiB")
     table.columns[2].justify = "left"

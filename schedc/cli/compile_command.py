@@ -39,7 +39,10 @@ def command(target: str, output: Path | None, emit: str | None, settings: dict[s
 
     build = compile_plan(found.library, found.name, settings)
     folder = output if output is not None else Path("build") / build.plan.name
-    write_artifact(build.artifact, folder)
+    try:
+        write_artifact(build.artifact, folder)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {folder}: {error.strerror}") from error
     instructions = sum(len(program.stream) for program in build.programs)
     click.echo(
         f"{folder}: {len(build.programs)} programs, {instructions} instructions, "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -62,15 +64,20 @@ def wants_color(choice: str, stream: object) -> bool:
     """``--color`` against NO_COLOR and whether the output is a terminal."""
     if choice != "auto":
         return choice == "always"
-    return "NO_COLOR" not in os.environ and bool(getattr(stream, "isatty", lambda: False)())
+    return not os.environ.get("NO_COLOR") and bool(getattr(stream, "isatty", lambda: False)())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exit status: 0 fine, 1 diagnostics, 2 usage, 3 a bug of ours."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without the characters of a chart
+    chosen: dict[str, str] = {}
     try:
-        schedc.main(arguments, prog_name="schedc", standalone_mode=False)
+        schedc.main(arguments, prog_name="schedc", standalone_mode=False, obj=chosen)
+        sys.stdout.flush()
     except DiagnosticError as error:
-        click.echo(render(error.diagnostics, wants_color("auto", sys.stderr)), err=True)
+        color = wants_color(chosen.get("color", "auto"), sys.stderr)
+        click.echo(render(error.diagnostics, color), err=True, color=color)
         sys.exit(1)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
@@ -79,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads the rest
         sys.exit(1)
     except Exception as error:
         if os.environ.get("SCHEDC_TRACEBACK"):
@@ -88,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"schedc {__version__} has a bug: {type(error).__name__}: {error}\n"
             f"(Python {platform.python_version()}). To report it, run again with "
             f"SCHEDC_TRACEBACK=1 and send the output with this command line:\n  "
-            + " ".join(sys.argv),
+            + shlex.join(sys.argv),
             err=True,
         )
         sys.exit(3)

@@ -17,7 +17,7 @@ from schedc.ir.cost import Costs
 F = TypeVar("F", bound=Callable[..., object])
 
 COST_NAMES = ("F", "B", "I", "W", "comm", "mem_I")
-NUMBER = re.compile(r"\d+(\.\d+)?(/\d+)?", re.ASCII)
+NUMBER = re.compile(r"\d{1,50}(\.\d{1,50})?(/\d{1,50})?", re.ASCII)
 
 
 def set_option(function: F) -> F:
@@ -42,11 +42,18 @@ def cost_option(function: F) -> F:
     )(function)
 
 
+def _remember_color(context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Diagnostics are printed by ``main``, which has to know the choice too."""
+    context.ensure_object(dict)["color"] = value
+    return value
+
+
 def color_option(function: F) -> F:
     return click.option(
         "--color",
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
+        callback=_remember_color,
         help="Colour the output. NO_COLOR is respected.",
     )(function)
 
@@ -84,7 +91,8 @@ def read_costs(text: str) -> Costs:
             raise click.BadParameter(f"{name!r} is given twice", param_hint="--cost")
         if not NUMBER.fullmatch(number) or ("/" in number and int(number.partition("/")[2]) == 0):
             raise click.BadParameter(
-                f"{part!r}: a cost is a number, 0 or more", param_hint="--cost"
+                f"{part!r}: a cost is a number, 0 or more, such as 2, 0.5 or 1/3",
+                param_hint="--cost",
             )
         whole, _, divisor = number.partition("/")
         given[name] = Fraction(whole) / (Fraction(divisor) if divisor else 1)
@@ -95,6 +103,12 @@ def read_costs(text: str) -> Costs:
     if given.get("mem_I", Fraction(0)) > 1:
         raise click.BadParameter("mem_I is a share: from 0 to 1", param_hint="--cost")
     return replace(Costs(), **given)
+
+
+def refuse_costs(costs: Costs, what: str) -> None:
+    """Raises where costs were given for what has times of its own."""
+    if costs != Costs():
+        raise click.UsageError(f"--cost prices a bare schedule; {what} has times of its own")
 
 
 def terminal_width() -> int:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import click
 
-from schedc.cli.options import color_option, cost_option, json_option, set_option, terminal_width
+from schedc.cli.options import (
+    color_option,
+    cost_option,
+    json_option,
+    refuse_costs,
+    set_option,
+    terminal_width,
+)
 from schedc.ir.cost import Costs
 from schedc.ir.trace import Trace
 
@@ -46,6 +53,7 @@ def command(
     if Path(target).is_dir():
         if settings:
             raise click.UsageError("--set does not go with a compiled folder: compile again")
+        refuse_costs(costs, "a compiled folder")
         trace = _simulate_folder(Path(target), times)
         output = output or Path(target) / "timeline.json"
     else:
@@ -53,14 +61,18 @@ def command(
             raise click.UsageError("--times goes with a compiled folder")
         trace = _simulate_target(target, settings, costs)
     if output is not None:
-        output.write_text(trace.to_json(), encoding="utf-8")
+        try:
+            output.write_text(trace.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"cannot write {output}: {error.strerror}") from error
     if as_json:
         click.echo(json.dumps(trace.figures, indent=1))
         return
     from schedc.cli.main import wants_color
     from schedc.visualize.terminal import to_terminal
 
-    click.echo(to_terminal(trace, terminal_width(), wants_color(color, sys.stdout)))
+    colored = wants_color(color, sys.stdout)
+    click.echo(to_terminal(trace, terminal_width(), colored), color=colored)
     if output is not None:
         click.echo(f"timeline written to {output}")
 
@@ -72,7 +84,8 @@ def _simulate_folder(folder: Path, times: Path | None) -> Trace:
 
     artifact = load_artifact(folder)
     names = tuple(name for name in artifact.manifest.signatures if name != "rotary")
-    found = read_times(times, names) if times is not None else nominal_times(artifact.model)
+    ranks = artifact.manifest.mesh.pp
+    found = read_times(times, names, ranks) if times is not None else nominal_times(artifact.model)
     return predict(artifact.manifest, artifact.programs, found)
 
 
@@ -81,10 +94,10 @@ def _simulate_target(target: str, settings: dict[str, str], costs: Costs) -> Tra
 
     found = choose_target(target)
     if found.is_plan:
+        refuse_costs(costs, "a plan")
         from schedc.driver.build import compile_plan
 
-        build = compile_plan(found.library, found.name, settings)
-        return build.trace
+        return compile_plan(found.library, found.name, settings).trace
     from schedc.driver.check import check_schedule
 
     return check_schedule(found.library, found.name, settings, costs).trace()

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import click
 
-from schedc.cli.options import color_option, cost_option, set_option, terminal_width
+from schedc.cli.options import (
+    color_option,
+    cost_option,
+    refuse_costs,
+    set_option,
+    terminal_width,
+)
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.ir.cost import Costs
 from schedc.ir.trace import Trace
@@ -21,7 +27,9 @@ from schedc.ir.trace import Trace
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file to write: .svg .png .json (the layout) .txt. [the terminal]",
 )
-@click.option("--width", type=int, help="Width: pixels of a picture, columns of a text.")
+@click.option(
+    "--width", type=click.IntRange(min=40), help="Pixels of a picture, columns of a text."
+)
 @click.option("--critical-path", is_flag=True, help="Outline what the makespan hangs on.")
 @set_option
 @cost_option
@@ -39,11 +47,14 @@ def command(
     trace, path = _trace_of(target, settings, costs)
     if critical_path and path is None:
         raise click.UsageError("--critical-path is known of schedules only")
+    if critical_path and (output is None or output.suffix.lower() == ".txt"):
+        raise click.UsageError("--critical-path is drawn in pictures: add -o FILE.svg")
     if output is None:
         from schedc.cli.main import wants_color
         from schedc.visualize.terminal import to_terminal
 
-        click.echo(to_terminal(trace, width or terminal_width(), wants_color(color, sys.stdout)))
+        colored = wants_color(color, sys.stdout)
+        click.echo(to_terminal(trace, width or terminal_width(), colored), color=colored)
         return
     from schedc.visualize.write import write_chart
 
@@ -70,15 +81,16 @@ def _trace_of(
     if path.is_dir() or path.suffix == ".json":
         if settings:
             raise click.UsageError("--set goes with a schedule or a plan")
+        refuse_costs(costs, "a timeline")
         return read_trace(path / "timeline.json" if path.is_dir() else path), None
     from schedc.driver.target import choose_target
 
     found = choose_target(target)
     if found.is_plan:
+        refuse_costs(costs, "a plan")
         from schedc.driver.build import compile_plan
 
-        build = compile_plan(found.library, found.name, settings)
-        return build.trace, None
+        return compile_plan(found.library, found.name, settings).trace, None
     from schedc.driver.check import check_schedule
 
     report = check_schedule(found.library, found.name, settings, costs)
@@ -87,8 +99,12 @@ def _trace_of(
 
 def read_trace(path: Path) -> Trace:
     """A trace from a file, or a diagnostic that says why it is none."""
+    from schedc.visualize.layout import layout
+
     try:
-        return Trace.from_json(path.read_text(encoding="utf-8"))
+        trace = Trace.from_json(path.read_text(encoding="utf-8"))
+        layout(trace)  # refuses impossible times and ranks
+        return trace
     except (OSError, ValueError) as error:
         raise DiagnosticError(
             Diagnostic(

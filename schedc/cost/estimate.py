@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -47,8 +48,8 @@ def nominal_times(model: Model) -> Times:
     return Times(graphs, note=note)
 
 
-def read_times(path: Path, graphs: tuple[str, ...]) -> Times:
-    """Times that a run wrote with ``--times-out``; they must cover ``graphs``."""
+def read_times(path: Path, graphs: tuple[str, ...], ranks: int) -> Times:
+    """Times that a run wrote with ``--times-out``; they must cover ``graphs`` and all ``ranks``."""
 
     def refuse(why: str) -> DiagnosticError:
         return DiagnosticError(Diagnostic("E907", f"{path}: {why}"))
@@ -59,22 +60,33 @@ def read_times(path: Path, graphs: tuple[str, ...]) -> Times:
         raise refuse(f"cannot be read as measured times: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != TIMES_SCHEMA:
         raise refuse(f"is no file of measured times (its schema is not {TIMES_SCHEMA!r})")
-    missing = [name for name in graphs if name not in data.get("graphs", {})]
-    if missing:
-        raise refuse(f"has no time for {', '.join(missing)}; measure this build again")
     try:
-        return Times(
-            graphs={name: float(time) for name, time in data["graphs"].items()},
-            message=float(data["message"]),
-            reduce={unit: float(time) for unit, time in data["reduce"].items()},
-            count=float(data["count"]),
-            norm=float(data["norm"]),
-            report=float(data["report"]),
-            step=tuple(float(time) for time in data["step"]),
+        times = Times(
+            graphs={name: _seconds(time) for name, time in data["graphs"].items()},
+            message=_seconds(data["message"]),
+            reduce={unit: _seconds(time) for unit, time in data["reduce"].items()},
+            count=_seconds(data["count"]),
+            norm=_seconds(data["norm"]),
+            report=_seconds(data["report"]),
+            step=tuple(_seconds(time) for time in data["step"]),
             note=str(data.get("note", "")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise refuse(f"is damaged: {error!r}") from error
+    except KeyError as error:
+        raise refuse(f"has no entry {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise refuse(f"is damaged: {error}") from error
+    missing = [name for name in graphs if name not in times.graphs]
+    if missing:
+        raise refuse(f"has no time for {', '.join(missing)}; measure this build again")
+    if len(times.step) not in (0, ranks):
+        raise refuse(f"has the step of {len(times.step)} pipeline ranks; this build has {ranks}")
+    return times
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, int | float) and 0 <= value < math.inf:
+        return float(value)
+    raise ValueError(f"{value!r} is no time in seconds")
 
 
 def stage_costs(

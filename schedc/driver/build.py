@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schedc.cost.estimate import Times, durations, nominal_times, stage_costs
@@ -15,6 +15,7 @@ from schedc.graph.config import PRESETS
 from schedc.graph.load import load_config
 from schedc.graph.partition import partition
 from schedc.ir.cost import StageCosts
+from schedc.ir.order import Order
 from schedc.ir.plan import Plan
 from schedc.ir.timeline import Timeline
 from schedc.ir.trace import Trace
@@ -62,12 +63,12 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
     times = nominal_times(model)
     costs = stage_costs(times, model, stages, plan.mesh.pp)
-    timeline = simulate_order(plan.order, costs)
+    timeline = simulate_order(_portable(plan.order), costs)
     claims = evaluate_claims(instance, figures(timeline, costs), costs)
     if false := claims_to_diagnostics(claims):
         raise DiagnosticError(false)
     programs = compile_programs(timeline, model, stages, plan.mesh.dp)
-    manifest = _manifest(plan, instance, model, stages, costs)
+    manifest = _manifest(plan, instance, model, timeline, stages, costs)
     trace = predict(manifest, programs, times)
     artifact = Artifact(manifest, programs, model.sources, trace.to_json())
     return Build(plan, instance, model, stages, timeline, claims, programs, trace, artifact)
@@ -91,6 +92,18 @@ def _model_path(plan: Plan) -> str:
     return str(beside) if beside.exists() else plan.model
 
 
+def _portable(order: Order) -> Order:
+    """``order`` with places that name files without their folders.
+
+    What is compiled says nothing of this machine, and is the same from wherever a file is named.
+    """
+    short = {
+        source: Source(Path(source.name).name, source.text)
+        for source in {span.source for span in order.spans}
+    }
+    return replace(order, spans=tuple(replace(s, source=short[s.source]) for s in order.spans))
+
+
 def _span(plan: Plan, *keys: str) -> Span | None:
     """The place of the first of ``keys`` that the plan wrote."""
     return next((plan.spans[key] for key in keys if key in plan.spans), None)
@@ -100,10 +113,11 @@ def _manifest(
     plan: Plan,
     instance: Instance,
     model: Model,
+    timeline: Timeline,
     stages: tuple[tuple[str, ...], ...],
     costs: StageCosts,
 ) -> Manifest:
-    sources = _sources((*plan.order.spans, *plan.spans.values()))
+    texts = {span.source.text for span in (*plan.order.spans, *plan.spans.values())}
     graphs = {name: signature.digest for name, signature in model.graphs.items()}
     times = {
         "F": [str(cost) for cost in costs.F],
@@ -126,18 +140,14 @@ def _manifest(
         units=model.units,
         signatures=model.graphs,
         config=model.config,
-        sources=_lines(plan.order.spans),
+        sources=_lines(timeline.order.spans),
         hashes={
-            "source": _hash([source.text for source in sources]),
+            "source": _hash(sorted(texts)),
             "model": _hash(model.config),
             "costs": _hash(times),
             "graphs": _hash(graphs),
         },
     )
-
-
-def _sources(spans: Iterable[Span]) -> list[Source]:
-    return sorted({span.source for span in spans}, key=lambda source: source.name)
 
 
 def _lines(spans: Iterable[Span]) -> dict[str, dict[int, str]]:

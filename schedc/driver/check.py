@@ -99,13 +99,18 @@ def check_schedule(
 
 
 def abstract_programs(timeline: Timeline) -> Programs:
-    """The verified programs of a bare schedule, for a model without numbers."""
-    model, partition = abstract_model(timeline.order.stages)
+    """The verified programs of a bare schedule, for a model without numbers.
+
+    Where ``timeline`` has operations that take no time, they are those for equal costs.
+    """
+    order = timeline.order
+    if any((e == s).any() for s, e in zip(timeline.start, timeline.end, strict=True)):
+        timeline = simulate_order(order, Costs().of_stages(order.ranks, order.stages))
+    model, partition = abstract_model(order.stages)
     return compile_programs(timeline, model, partition)
 
 
-def refuse_false_claims(reports: tuple[ScheduleReport, ...]) -> None:
-    """Raises DiagnosticError where a claim of one of ``reports`` is false."""
-    false = [d for report in reports for d in claims_to_diagnostics(report.claims)]
-    if false:
+def refuse_false_claims(report: ScheduleReport) -> None:
+    """Raises DiagnosticError where a claim of ``report`` is false."""
+    if false := claims_to_diagnostics(report.claims):
         raise DiagnosticError(false)

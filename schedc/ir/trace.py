@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 SCHEMA = "schedc timeline 1"
 
@@ -110,7 +110,7 @@ class Trace:
         if data.get("schema") != SCHEMA:
             raise ValueError(f"not a timeline: the schema is not {SCHEMA!r}")
         try:
-            return Trace(
+            trace = Trace(
                 title=data["title"],
                 origin=data["origin"],
                 unit=data["unit"],
@@ -118,14 +118,38 @@ class Trace:
                 stages=data["stages"],
                 microbatches=data["microbatches"],
                 rank_of=tuple(data["rank_of"]),
-                tasks=tuple(TraceTask(*row) for row in data["tasks"]),
-                messages=tuple(TraceMessage(*row) for row in data["messages"]),
-                others=tuple(TraceOther(*row) for row in data["others"]),
-                memory=tuple(tuple((t, v) for t, v in curve) for curve in data["memory"]),
+                tasks=_rows(TraceTask, data["tasks"]),
+                messages=_rows(TraceMessage, data["messages"]),
+                others=_rows(TraceOther, data["others"]),
+                memory=tuple(tuple((t + 0.0, v + 0.0) for t, v in c) for c in data["memory"]),
                 memory_unit=data["memory_unit"],
                 memory_limit=data["memory_limit"],
-                figures=data["figures"],
+                figures=dict(data["figures"]),
                 notes=tuple(data["notes"]),
             )
+            _check(Trace, trace)
+            return trace
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a timeline: {error}") from error
+
+
+Row = TypeVar("Row", TraceTask, TraceMessage, TraceOther)
+
+_TYPES = {"int": int, "float": (int, float), "str": str}
+"""What may stand in a field, by its annotation."""
+
+
+def _rows(kind: type[Row], rows: list[list[Any]]) -> tuple[Row, ...]:
+    """Rows of a trace. Raises TypeError where one is none."""
+    made = tuple(kind(*row) for row in rows)
+    for row in made:
+        _check(kind, row)
+    return made
+
+
+def _check(kind: type[object], value: object) -> None:
+    """Raises TypeError where a plain field of ``value`` has a value of another type."""
+    for name, annotation in kind.__annotations__.items():
+        found = getattr(value, name)
+        if annotation in _TYPES and not isinstance(found, _TYPES[annotation]):
+            raise TypeError(f"{name} is {found!r}")

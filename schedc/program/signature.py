@@ -68,8 +68,9 @@ class Signature:
     Everything W reads comes through ``owed`` (which may alias saved tensors, x or tokens).
     The embedding has no ``dx``; its I computes nothing and hands dy and tokens on as owed, so that
     every unit has the same three graphs. ``flops`` counts a multiply-add as two. ``moved`` is the
-    bytes that all nodes read and write. ``peak`` is the largest number of bytes alive during the call among what
-    the graph allocated and the inputs it owns (saved, owed and dy: dropped at their last use).
+    bytes that all nodes read and write. ``peak`` is the largest number of bytes alive during the
+    call among what the graph allocated and the inputs it owns (saved, owed and dy: dropped at their
+    last use).
     """
 
     name: str
