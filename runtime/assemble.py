@@ -1,0 +1,38 @@
+"""Whole models on rank 0, from what each pipeline rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from schedc.program.manifest import Manifest
+from schedc.runtime.transports.interface import Control
+from schedc.runtime.weights import DTYPES
+
+
+def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
+
+    ``mine`` holds this rank's by parameter name. Every rank calls this; the first replica of each
+    stage sends, one tensor after another.
+    """
+    whole: dict[str, Tensor] = {}
+    owners = {
+        unit: manifest.mesh.rank_at(pp=rank)
+        for rank, units in zip(manifest.rank_of, manifest.stages, strict=True)
+        for unit in units
+    }
+    for unit in manifest.units:
+        owner = owners[unit.name]
+        for _, parameter in unit.parameters:
+            if control.rank == 0 and owner == 0:
+                whole[parameter.name] = mine[parameter.name].clone()
+            elif control.rank == 0:
+                tensor = torch.empty(parameter.shape, dtype=DTYPES[parameter.dtype])
+                control.fetch(tensor, owner)
+                whole[parameter.name] = tensor
+            elif control.rank == owner:
+                control.fetch(mine[parameter.name], owner)
+    return whole

@@ -1,0 +1,182 @@
+"""Everything of one rank, put together: state, machine, executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from schedc.ops.generated import Graph, load_graph
+from schedc.program.artifact import Artifact
+from schedc.program.body import Call
+from schedc.program.manifest import Manifest
+from schedc.program.program import RankProgram
+from schedc.program.signature import Unit
+from schedc.runtime.config import RunConfig
+from schedc.runtime.data import Batches, microbatch_rows, open_data
+from schedc.runtime.executor import Executor
+from schedc.runtime.machine import TensorMachine
+from schedc.runtime.monitor import Monitor
+from schedc.runtime.optimizer import Optimizer, OptimizerSettings
+from schedc.runtime.share import Share
+from schedc.runtime.transports.interface import Transport
+from schedc.runtime.unit_state import UnitState
+from schedc.runtime.weights import initialise, read_checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """One rank, ready to run steps."""
+
+    artifact: Artifact
+    config: RunConfig
+    number: int  # the global rank
+    program: RankProgram
+    graphs: Mapping[str, Graph]
+    states: Mapping[str, UnitState]
+    rotary: tuple[Tensor, Tensor] | None
+    transport: Transport[Tensor]
+    optimizer: Optimizer
+    machine: TensorMachine
+    executor: Executor[Tensor]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.artifact.manifest
+
+    @property
+    def monitor(self) -> Monitor:
+        return self.executor.monitor
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The rank's parameters under Hugging Face's names."""
+        return {
+            name: state.parameters[inner]
+            for state in self.states.values()
+            for name, inner in state.names.items()
+        }
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of the rank's parameters, likewise."""
+        return {
+            name: state.gradients[inner]
+            for state in self.states.values()
+            for name, inner in state.names.items()
+        }
+
+    def persistent(self) -> dict[str, list[Tensor]]:
+        """What lives as long as the run, by kind."""
+        return {
+            "parameters": [state.flat_parameters for state in self.states.values()],
+            "gradients": [state.flat_gradients for state in self.states.values()],
+            "optimizer": self.optimizer.state(),
+            "receive buffers": self.machine.receive_buffers,
+            "rotary tables": list(self.rotary or ()),
+        }
+
+
+def open_batches(manifest: Manifest, config: RunConfig) -> Batches:
+    """The data of a run. Raises E902."""
+    vocabulary = manifest.config["vocab_size"]
+    assert isinstance(vocabulary, int)
+    return open_data(
+        config.data,
+        sequence=manifest.sequence,
+        vocabulary=vocabulary,
+        batch=manifest.batch,
+        seed=config.seed,
+        shuffle=config.shuffle,
+        tokenizer=config.tokenizer,
+        dtype=config.token_type,
+    )
+
+
+def load_graphs(artifact: Artifact, program: RankProgram) -> dict[str, Graph]:
+    """The graphs that a rank's bodies call, and the rotary tables' graph."""
+    called = {s.graph for body in program.bodies for s in body.steps if isinstance(s, Call)}
+    names = sorted(called | ({"rotary"} & set(artifact.graphs)))
+    return {name: load_graph(artifact.graphs[name], name) for name in names}
+
+
+def load_states(
+    manifest: Manifest, units: tuple[str, ...], config: RunConfig
+) -> dict[str, UnitState]:
+    """A rank's units with fresh parameters, or with those of ``--init``. Raises E903."""
+    by_name = {unit.name: unit for unit in manifest.units}
+    mine = [by_name[name] for name in units]
+    return {
+        unit.name: UnitState(unit, _values(manifest, unit, config.init, config.seed))
+        for unit in mine
+    }
+
+
+def _values(manifest: Manifest, unit: Unit, init: Path | None, seed: int) -> dict[str, Tensor]:
+    parameters = [parameter for _, parameter in unit.parameters]
+    if init is None:
+        return initialise(parameters, seed)
+    everything = [parameter for each in manifest.units for _, parameter in each.parameters]
+    return read_checkpoint(init, everything, {parameter.name for parameter in parameters})
+
+
+def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettings:
+    return OptimizerSettings(
+        kind=manifest.optimizer,
+        weight_decay=config.weight_decay,
+        betas=config.betas,
+        momentum=config.momentum,
+        clip=config.clip,
+    )
+
+
+def make_rank(
+    artifact: Artifact,
+    number: int,
+    transport: Transport[Tensor],
+    config: RunConfig,
+    states: Mapping[str, UnitState],
+    batches: Batches | None,
+) -> Rank:
+    """Global rank ``number`` of a compiled plan; its program is that of its pp coordinate."""
+    manifest = artifact.manifest
+    at = manifest.mesh.coordinates(number)
+    program = artifact.programs[at["pp"]]
+    graphs = load_graphs(artifact, program)
+    rotary = _rotary_tables(graphs, manifest.sequence)
+    optimizer = Optimizer(tuple(states.values()), optimizer_settings(manifest, config))
+    rows = tuple(microbatch_rows(manifest, at["dp"], m) for m in range(manifest.microbatches))
+    machine = TensorMachine(
+        program,
+        manifest.signatures,
+        graphs,
+        states,
+        rotary,
+        transport,
+        optimizer,
+        Share(batches, rows),
+    )
+    executor = Executor(program, transport, machine, Monitor(len(program.stream)))
+    return Rank(
+        artifact,
+        config,
+        number,
+        program,
+        graphs,
+        states,
+        rotary,
+        transport,
+        optimizer,
+        machine,
+        executor,
+    )
+
+
+def _rotary_tables(graphs: Mapping[str, Graph], sequence: int) -> tuple[Tensor, Tensor] | None:
+    """cos and sin, made once on each rank."""
+    if "rotary" not in graphs:
+        return None
+    with torch.inference_mode():
+        cos, sin = graphs["rotary"]([torch.arange(sequence)])
+    return cos, sin

@@ -1,0 +1,157 @@
+"""The training loop of one rank, the same on every transport."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from schedc.diagnostics import Diagnostic, DiagnosticError
+from schedc.runtime.assemble import assemble
+from schedc.runtime.config import RunConfig
+from schedc.runtime.learning_rate import learning_rate
+from schedc.runtime.machine import StepResult
+from schedc.runtime.rank import Rank
+from schedc.runtime.transports.interface import Control
+from schedc.runtime.weights import write_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A finished step, as progress and metrics tell it. ``step`` counts from 1."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens_per_second: float
+    step_seconds: float
+    valid_labels: int
+    skipped: str | None
+
+
+class Observer(Protocol):
+    """Is told of steps."""
+
+    def step_begins(self, step: int) -> None: ...
+
+    def step_ends(self, record: StepRecord, result: StepResult) -> None: ...
+
+
+@dataclass(slots=True)
+class History:
+    """Keeps every step's result. ``gradients`` are the first step's, before clipping."""
+
+    records: list[StepRecord] = field(default_factory=list[StepRecord])
+    results: list[StepResult] = field(default_factory=list[StepResult])
+
+    def step_begins(self, step: int) -> None:
+        return None
+
+    def step_ends(self, record: StepRecord, result: StepResult) -> None:
+        self.records.append(record)
+        self.results.append(result)
+
+
+def train(
+    rank: Rank,
+    config: RunConfig,
+    observers: tuple[Observer, ...] = (),
+    keep_gradients: bool = False,
+) -> dict[str, Tensor]:
+    """Run ``config.steps`` steps. Returns this rank's gradients of the first step if asked to keep.
+
+    They are taken after the reduction over dp and before clipping.
+    """
+    kept: dict[str, Tensor] = {}
+
+    def keep() -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept.update({name: gradient.clone() for name, gradient in rank.gradients().items()})
+
+    for step in range(config.steps):
+        rank.machine.before_update = keep if keep_gradients and step == 0 else None
+        for observer in observers:
+            observer.step_begins(step)
+        record, result = run_step(rank, config, step)
+        for observer in observers:
+            observer.step_ends(record, result)
+    return kept
+
+
+def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, StepResult]:
+    """One step. Its last instruction waits for all ranks' losses, so its time is all ranks'."""
+    rate = learning_rate(
+        step,
+        peak=config.lr,
+        warmup=config.warmup,
+        steps=config.steps,
+        schedule=config.lr_schedule,
+        minimum=config.min_lr,
+    )
+    began = time.perf_counter()
+    with torch.inference_mode():
+        rank.machine.begin(step, rate)
+        rank.executor.begin()
+        finished = rank.executor.advance()
+        assert finished, "a wait of this transport has to block"
+        result = rank.machine.result()
+    seconds = time.perf_counter() - began
+    tokens = rank.manifest.batch * rank.manifest.sequence
+    record = StepRecord(
+        step=step + 1,
+        loss=result.loss,
+        grad_norm=result.norm,
+        lr=rate,
+        tokens_per_second=tokens / seconds,
+        step_seconds=seconds,
+        valid_labels=result.valid,
+        skipped=result.skipped,
+    )
+    return record, result
+
+
+class MetricsFile:
+    """Writes a JSON line a step."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def step_begins(self, step: int) -> None:
+        return None
+
+    def step_ends(self, record: StepRecord, result: StepResult) -> None:
+        line = {name: getattr(record, name) for name in record.__slots__}
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+
+def save_gradients(
+    rank: Rank, control: Control, config: RunConfig, gradients: dict[str, Tensor]
+) -> None:
+    """``--dump-gradients``: rank 0 writes all gradients under Hugging Face's names."""
+    whole = assemble(control, rank.manifest, gradients)
+    path = config.dump_gradients
+    if control.rank == 0 and path is not None:
+        _write(str(path), lambda: save_file(whole, path, metadata={"format": "pt"}))
+
+
+def export(rank: Rank, control: Control, config: RunConfig) -> None:
+    """``--export``: rank 0 writes a Hugging Face checkpoint folder."""
+    whole = assemble(control, rank.manifest, rank.parameters())
+    if control.rank == 0 and config.export is not None:
+        write_checkpoint(config.export, whole, rank.manifest.config)
+
+
+def _write(path: str, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DiagnosticError(Diagnostic("E904", f"cannot write {path}: {why}")) from None

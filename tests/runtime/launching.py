@@ -1,0 +1,104 @@
+"""Starting runs as a user does: torchrun and runtime/exec.py in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXEC = str(ROOT / "runtime" / "exec.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def ours(self) -> str:
+        """Standard error without what torchrun itself writes once a rank has failed."""
+        lines = self.err.split("Traceback (most recent call last):\n  File")[0].splitlines()
+        return "\n".join(line for line in lines if not re.match(r"[WE]\d{4} ", line))
+
+
+def command(ranks: int, *arguments: str | Path) -> list[str]:
+    """One rank runs without torchrun."""
+    python = [sys.executable]
+    if ranks > 1:
+        python += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port=0"]
+        python += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    return [*python, EXEC, *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def launch(ranks: int, *arguments: str | Path, timeout: float = 120) -> Finished:
+    began = time.monotonic()
+    done = subprocess.run(
+        command(ranks, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment(),
+        cwd="/",
+    )
+    return Finished(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+@dataclass(slots=True)
+class Running:
+    """A run in progress, of several ranks."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    err: Path
+
+    def wait_for_step(self, timeout: float = 90) -> None:
+        """Return once the first step is done."""
+        deadline = time.monotonic() + timeout
+        while "step" not in self.out.read_text():
+            assert self.process.poll() is None, self.err.read_text()
+            assert time.monotonic() < deadline, "the run does not come up"
+            time.sleep(0.05)
+
+    def process_of(self, rank: int) -> int:
+        """The process id of a rank."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                variables = (stat.parent / "environ").read_bytes().split(b"\0")
+            except (OSError, ValueError):
+                continue
+            if parent == self.process.pid and f"RANK={rank}".encode() in variables:
+                return int(stat.parent.name)
+        raise AssertionError(f"rank {rank} is not there")
+
+    def signal(self, rank: int, number: signal.Signals) -> float:
+        """Send a signal to a rank; returns when."""
+        os.kill(self.process_of(rank), number)
+        return time.monotonic()
+
+    def finish(self, timeout: float) -> Finished:
+        began = time.monotonic()
+        code = self.process.wait(timeout)
+        seconds = time.monotonic() - began
+        return Finished(code, self.out.read_text(), self.err.read_text(), seconds)
+
+
+def start(ranks: int, folder: Path, *arguments: str | Path) -> Running:
+    out, err = folder / "out", folder / "err"
+    with out.open("w") as to_out, err.open("w") as to_err:
+        process = subprocess.Popen(
+            command(ranks, *arguments), stdout=to_out, stderr=to_err, text=True, env=environment()
+        )
+    return Running(process, out, err)

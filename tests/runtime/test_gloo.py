@@ -1,0 +1,89 @@
+"""Runs under torchrun over gloo: the same numbers as one process of transformers' Llama."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+from schedc.ir.trace import Trace
+from schedc.program.artifact import write_artifact
+from schedc.runtime.weights import initialise
+from tests.runtime.builds import Shape, artifact_of, run_oracle, write_data
+from tests.runtime.launching import launch
+
+pytestmark = pytest.mark.gloo
+
+SHAPES = [
+    Shape("zb_h1", 2, 3, dp=2, layers=7),
+    Shape("interleaved", 2, 3),
+    Shape("one_f_one_b", 4, 3),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.schedule}-{s.pp}x{s.dp}")
+def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
+    artifact = artifact_of(shape)
+    build = tmp_path / "a build"
+    write_artifact(artifact, build)
+    data = write_data(tmp_path / "data.safetensors", shape.batch, 3)
+    files = {
+        name: tmp_path / "new folder" / name
+        for name in ("gradients.safetensors", "metrics.jsonl", "trace.json", "export")
+    }
+    done = launch(
+        shape.pp * shape.dp, build, "--data", data, "--steps", "3", "--lr", "0.1", "--clip", "0.5",
+        "--seed", "3", "--dump-gradients", files["gradients.safetensors"],
+        "--metrics", files["metrics.jsonl"], "--trace-out", files["trace.json"],
+        "--export", files["export"],
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    oracle = run_oracle(
+        artifact.manifest.config, initialise(parameters, 3), load_file(data), shape.batch, 3,
+        0.1, 0.5,
+    )  # fmt: skip
+
+    def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+    gradients = load_file(files["gradients.safetensors"])
+    exported = LlamaForCausalLM.from_pretrained(files["export"]).state_dict()
+    assert set(gradients) == set(oracle.gradients)
+    for name, expected in oracle.gradients.items():
+        close(gradients[name], expected)
+    for name, expected in oracle.parameters.items():
+        close(exported[name], expected)
+    lines = [json.loads(line) for line in files["metrics.jsonl"].read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    close(torch.tensor([line["loss"] for line in lines]), torch.tensor(oracle.losses))
+    close(torch.tensor([line["grad_norm"] for line in lines]), torch.tensor(oracle.norms))
+    for line in lines:
+        assert line["lr"] == 0.1
+        tokens = shape.batch * artifact.manifest.sequence
+        assert line["tokens_per_second"] == pytest.approx(tokens / line["step_seconds"])
+    _check_trace(Trace.from_json(files["trace.json"].read_text()), shape)
+
+
+def _check_trace(trace: Trace, shape: Shape) -> None:
+    """Every operation once, on its rank, in an order that its inputs allow."""
+    stages = len(trace.rank_of)
+    backward = 2 if shape.schedule == "zb_h1" else 1
+    assert len(trace.tasks) == stages * shape.microbatches * (1 + backward)
+    assert trace.origin == "measured"
+    ends = {(t.op, t.stage, t.microbatch): t.end for t in trace.tasks}
+    for task in trace.tasks:
+        assert task.start < task.end
+        assert task.place.startswith(f"{shape.schedule}.sched:")
+        if task.op == "F" and task.stage > 0:
+            assert ends["F", task.stage - 1, task.microbatch] <= task.start
+    crossing = sum(a != b for a, b in zip(trace.rank_of, trace.rank_of[1:], strict=False))
+    assert len(trace.messages) == 2 * crossing * shape.microbatches
+    assert all(m.start <= m.end for m in trace.messages)
+    assert {"norm", "step", "report"} <= {other.name for other in trace.others}
+    assert 0 <= trace.figures["bubble_rate"] < 1
+    assert len(trace.figures["peak_bytes"]) == shape.pp

@@ -1,0 +1,138 @@
+"""What a user can do wrong or on purpose around a run. One rank, so that no torchrun is needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file as load_tensors
+
+from schedc.driver.build import compile_plan
+from schedc.graph.config import PRESETS
+from schedc.program.artifact import write_artifact
+from schedc.sema.library import load_file
+from tests.runtime.builds import Shape, artifact_of, write_data
+from tests.runtime.launching import Finished, launch
+
+ONE = Shape("zb_h1", 1, 2)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    write_artifact(artifact_of(ONE), tmp_path / "build")
+    write_data(tmp_path / "data.safetensors", ONE.batch, 2)
+    return tmp_path / "build"
+
+
+def refused(done: Finished, *texts: str) -> None:
+    assert done.code == 1
+    assert "Traceback" not in done.ours
+    for text in texts:
+        assert done.ours.count(text) == 1, done.err
+
+
+def test_every_mistake_in_the_options_is_told_at_once(build: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text('steps = 2\ndta = "x"\nlr = "high"\nshuffle = "maybe"\n')
+    done = launch(1, build, "--config", config, "--clip", "-1")
+    refused(done, "unknown key 'dta'", "did you mean 'data'?", "lr has to be a number")
+    refused(done, "shuffle has to be on or off", "--clip has to be at least 0", "no data")
+    assert done.ours.count("error[E904]") == 5
+
+
+def test_a_world_of_another_size_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    write_artifact(artifact_of(Shape("zb_h1", 2, 2, dp=2)), tmp_path / "build")
+    done = launch(1, tmp_path / "build", "--steps", "0")
+    refused(done, "error[E904]", "(dp=2 pp=2 cp=1 tp=1) has 4 ranks, but 1 was started")
+
+
+@pytest.mark.gloo
+def test_a_mistake_is_told_once_by_all_ranks_together(tmp_path: Path) -> None:
+    write_artifact(artifact_of(Shape("zb_h1", 2, 2)), tmp_path / "build")
+    done = launch(2, tmp_path / "build", "--data", tmp_path / "nothing")
+    refused(done, "error[E902]", f"there is no data {tmp_path / 'nothing'}")
+
+
+def test_what_is_no_build_is_refused(tmp_path: Path) -> None:
+    refused(launch(1, tmp_path / "no build", "--steps", "0"), "error[E901]")
+
+
+def test_usage(build: Path) -> None:
+    done = launch(1, build, "--stepps", "3")
+    assert done.code == 2
+    assert "--steps" in done.err
+    assert launch(1, "--help").out.count("Every option is also a key") == 1
+
+
+def test_an_edited_program_is_verified_before_it_runs(build: Path, tmp_path: Path) -> None:
+    program = build / "rank0.prog"
+    lines = program.read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if " W " in line)
+    program.write_text("".join(lines[:at] + lines[at + 1 :]))
+    done = launch(1, build, "--data", tmp_path / "data.safetensors", "--steps", "1")
+    assert done.code == 1
+    assert "error[E5" in done.ours
+    assert "Traceback" not in done.ours
+
+
+PLAN = """
+plan mine {
+    model "model"  sequence 16  batch 4 in microbatches of 2
+    mesh pp = 1  schedule own  precision fp32  optimizer sgd
+}
+schedule own {
+    place stage s on rank s
+    order on rank r { for m in 0..M { F(r, m) B(r, m) } }
+}
+"""
+
+
+def test_a_run_needs_nothing_but_the_build(tmp_path: Path) -> None:
+    """The schedule and the model's configuration deleted, options in a file: the same bits."""
+    source, model = tmp_path / "mine.sched", tmp_path / "model"
+    source.write_text(PLAN)
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(PRESETS["llama-test"].to_hf()))
+    plan = compile_plan(load_file(source), "mine", {})
+    build = tmp_path / "build"
+    write_artifact(plan.artifact, build)
+    data = write_data(tmp_path / "data.safetensors", 4, 2)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'data = ["{data}"]\nsteps = 2\nlr = 0.1\n'
+        f'metrics = "{tmp_path}/a.jsonl"\ndump-gradients = "{tmp_path}/a.safetensors"\n'
+    )
+    assert launch(1, build, "--config", config).code == 0
+    source.unlink()
+    shutil.rmtree(model)
+    (tmp_path / "elsewhere").mkdir()
+    moved = Path(shutil.move(build, tmp_path / "elsewhere" / "build"))
+    done = launch(
+        1, moved, "--data", data, "--steps", "2", "--lr", "0.1", "--metrics",
+        tmp_path / "b.jsonl", "--dump-gradients", tmp_path / "b.safetensors",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.out.count("step ") == 2
+    first, second = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("a.jsonl", "b.jsonl")
+    )
+    for a, b in zip(first, second, strict=True):
+        assert (a["loss"], a["grad_norm"]) == (b["loss"], b["grad_norm"])
+    one, other = (load_tensors(tmp_path / name) for name in ("a.safetensors", "b.safetensors"))
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+def test_times_are_measured_without_data(build: Path, tmp_path: Path) -> None:
+    times = tmp_path / "times.json"
+    done = launch(1, build, "--steps", "0", "--times-out", times)
+    assert done.code == 0, done.err
+    found = json.loads(times.read_text())
+    assert found["schema"] == "schedc times 1"
+    assert set(found["graphs"]) >= {f"layer.{op}" for op in "FIW"}
+    assert all(seconds > 0 for seconds in found["graphs"].values())
+    assert len(found["step"]) == 1
+    assert found["message"] == 0.0
+    assert found["ranks"] == 1

@@ -1,0 +1,172 @@
+"""A training run equals one process of transformers' Llama: losses, gradients, norms, parameters.
+
+On threads, for every bundled schedule. Labels are unequal per microbatch and one microbatch has
+none; SGD, because Adam hides errors of scale; clipping is active.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from schedc.runtime.config import RunConfig
+from schedc.runtime.local import RunResult, run_threads
+from schedc.runtime.weights import initialise
+from tests.runtime.builds import Oracle, Shape, artifact_of, run_oracle, write_data
+
+STEPS, LR, SEED = 3, 0.1, 3
+CLIP = 0.5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread_a_rank():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(shape: Shape, folder: Path, clip: float = CLIP) -> tuple[RunResult, Oracle]:
+    artifact = artifact_of(shape)
+    data = write_data(folder / "data.safetensors", shape.batch, STEPS)
+    config = RunConfig(steps=STEPS, data=(data,), lr=LR, clip=clip, seed=SEED)
+    result = run_threads(artifact, config)
+    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    oracle = run_oracle(
+        artifact.manifest.config,
+        initialise(parameters, SEED),
+        load_file(data),
+        shape.batch,
+        STEPS,
+        LR,
+        clip,
+    )
+    return result, oracle
+
+
+def assert_equal_to_oracle(result: RunResult, oracle: Oracle) -> None:
+    def close(found: object, expected: object) -> None:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+    close(torch.tensor(result.losses), torch.tensor(oracle.losses))
+    close(torch.tensor(result.grad_norms), torch.tensor(oracle.norms))
+    assert list(result.gradients) == list(oracle.gradients)
+    assert list(result.parameters) == list(oracle.parameters)
+    for name, expected in oracle.gradients.items():
+        close(result.gradients[name], expected)
+    for name, expected in oracle.parameters.items():
+        close(result.parameters[name], expected)
+
+
+LAYERS = {"interleaved": {1: 4, 2: 4, 4: 7}}
+"""Two stages a rank: four ranks need eight units."""
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
+@pytest.mark.parametrize("pp", [1, 2, 4])
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "interleaved", "zb_h1"])
+def test_every_schedule_equals_one_process(
+    schedule: str, pp: int, microbatches: int, tmp_path: Path
+) -> None:
+    layers = LAYERS.get(schedule, {}).get(pp, 4)
+    result, oracle = trained(Shape(schedule, pp, microbatches, layers=layers), tmp_path)
+    assert min(oracle.norms) > CLIP
+    assert_equal_to_oracle(result, oracle)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("zb_h1", 2, 3, dp=2, layers=7),
+        Shape("one_f_one_b", 2, 1, dp=2),
+        Shape("interleaved", 2, 2, dp=2),
+        Shape("gpipe", 1, 2, dp=4),
+        Shape("one_f_one_b", 3, 4, layers=5),
+        Shape("one_f_one_b", 2, 3, layers=7),
+        Shape("mixed", 2, 3, dp=2),
+    ],
+    ids=lambda s: f"{s.schedule} P={s.pp} M={s.microbatches} dp={s.dp} layers={s.layers}",
+)
+def test_replicas_and_uneven_layers_equal_one_process(shape: Shape, tmp_path: Path) -> None:
+    """With dp = 2 and M = 1 the second replica has no valid label at all."""
+    assert_equal_to_oracle(*trained(shape, tmp_path))
+
+
+def test_without_clipping(tmp_path: Path) -> None:
+    assert_equal_to_oracle(*trained(Shape("zb_h1", 2, 4), tmp_path, clip=0.0))
+
+
+def test_every_rank_reports_the_same_loss_and_norm(tmp_path: Path) -> None:
+    result, _ = trained(Shape("zb_h1", 2, 3, dp=2), tmp_path)
+    for step in range(STEPS):
+        seen = {(r[step].loss, r[step].norm, r[step].valid) for r in result.results}
+        assert len(seen) == 1
+
+
+def test_replicas_stay_equal_bit_for_bit(tmp_path: Path) -> None:
+    result, _ = trained(Shape("one_f_one_b", 2, 3, dp=2), tmp_path)
+    for first, second in ((0, 1), (2, 3)):
+        mine, other = result.ranks[first].parameters(), result.ranks[second].parameters()
+        assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+
+def test_the_losses_of_gpipe_microbatches_are_all_kept(tmp_path: Path) -> None:
+    """DeepSpeed 3900: a single loss variable, right only where backwards follow forwards."""
+    shape = Shape("gpipe", 2, 4)
+    artifact = artifact_of(shape)
+    data = write_data(tmp_path / "data.safetensors", shape.batch, 1)
+    result = run_threads(artifact, RunConfig(steps=1, data=(data,), seed=SEED))
+    losses = result.results[1][0].microbatch_losses
+    assert sorted(losses) == [0, 1, 2, 3]
+    assert losses[1] == 0.0
+    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    for m, loss in losses.items():
+        rows = {key: value[2 * m : 2 * m + 2] for key, value in load_file(data).items()}
+        valid = int((rows["labels"][:, 1:] != -100).sum())
+        if valid:
+            oracle = run_oracle(
+                artifact.manifest.config, initialise(parameters, SEED), rows, 2, 1, LR, 0.0
+            )
+            assert loss == pytest.approx(oracle.losses[0] * valid, rel=1e-5)
+
+
+def test_a_step_without_valid_labels_is_skipped_by_all(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    shape = Shape("zb_h1", 2, 2, dp=2)
+    data = load_file(write_data(tmp_path / "data.safetensors", shape.batch, 2))
+    data["labels"][: shape.batch] = -100
+    save_file(data, tmp_path / "none.safetensors")
+    config = RunConfig(steps=2, data=(tmp_path / "none.safetensors",), lr=LR, seed=SEED)
+    result = run_threads(artifact_of(shape), config)
+    for steps in result.results:
+        assert [s.skipped for s in steps] == ["no valid labels", None]
+        assert steps[0].loss == 0.0
+    assert result.losses[1] > 0
+    assert all(torch.isfinite(p).all() for p in result.parameters.values())
+
+
+def test_adamw_equals_one_process(tmp_path: Path) -> None:
+    """The first step's update of AdamW is lr · sign(gradient) where gradients are not tiny."""
+    shape = Shape("zb_h1", 2, 3, optimizer="adamw")
+    artifact = artifact_of(shape)
+    data = write_data(tmp_path / "data.safetensors", shape.batch, STEPS)
+    config = RunConfig(steps=STEPS, data=(data,), lr=1e-3, seed=SEED, weight_decay=0.1)
+    result = run_threads(artifact, config)
+    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    oracle = run_oracle(
+        artifact.manifest.config,
+        initialise(parameters, SEED),
+        load_file(data),
+        shape.batch,
+        STEPS,
+        1e-3,
+        1.0,
+        optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1),
+    )
+    for name, expected in oracle.parameters.items():
+        torch.testing.assert_close(result.parameters[name], expected, rtol=1e-3, atol=2e-6)
+    assert result.losses == pytest.approx(oracle.losses, rel=1e-5)
