@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from schedc.graph.config import LlamaConfig
+from schedc.diagnostics import Span
 from schedc.graph.emit import digest, emit, value_of
 from schedc.graph.joint import DTYPES, trace_joint
 from schedc.graph.liveness import peak
@@ -16,6 +16,8 @@ from schedc.graph.naming import name_nodes
 from schedc.graph.split import Part, alias_of, split
 from schedc.graph.tables import rotary_graph
 from schedc.graph.trace import TracedUnit, trace, units
+from schedc.model.config import LlamaConfig
+from schedc.model.limits import check_sequence
 from schedc.program.signature import Model, Parameter, Signature, Unit
 
 WHAT = {
@@ -26,12 +28,22 @@ WHAT = {
 KINDS = {"embedding": "the embedding", "layer": "a decoder layer", "head": "the head"}
 
 
-def build_model(config: LlamaConfig, microbatch: int, sequence: int, dtype: str = "fp32") -> Model:
+def build_model(
+    config: LlamaConfig,
+    microbatch: int,
+    sequence: int,
+    dtype: str = "fp32",
+    *,
+    span: Span | None = None,
+) -> Model:
     """Trace, split and emit a Llama for microbatches of ``[microbatch, sequence]`` tokens.
 
     Works on shapes alone: nothing is allocated, and alike layers are traced once, so time and
     memory hardly grow with depth. Equal arguments give equal bytes.
+
+    Raises E805, pointing at ``span``, for a sequence that the model is not made for.
     """
+    check_sequence(config, sequence, span)
     module, graph = trace(config, DTYPES[dtype])
     traced = units(module, graph)
     prefixes = _prefixes(traced)

@@ -17,8 +17,8 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from schedc.graph.clean import clean
-from schedc.graph.config import LlamaConfig
 from schedc.graph.trace import TracedUnit
+from schedc.model.config import LlamaConfig
 from schedc.program.signature import Role
 
 DTYPES = {

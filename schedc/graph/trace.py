@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import fx, nn
 
-from schedc.graph.config import LlamaConfig
 from schedc.graph.llama import LEAVES, Llama
+from schedc.model.config import LlamaConfig
 from schedc.program.signature import UnitKind
 
 INPUTS = ("tokens", "labels", "positions")

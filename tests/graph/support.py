@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from schedc.graph.build import build_model
-from schedc.graph.config import LlamaConfig
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import LlamaConfig
 from schedc.ops import load_graph
 from schedc.program.signature import Model, Signature, Value
 

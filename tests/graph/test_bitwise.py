@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import PRESETS
 from tests.graph.support import batch, initialise, run_step
 
 TEST = PRESETS["llama-test"]

@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import PRESETS
 from schedc.ops import load_graph
 from schedc.program.signature import Model, Value
 from tests.graph.support import batch, initialise, tensor_for
@@ -230,7 +230,7 @@ def test_sources_are_neutral_and_readable(models: dict[str, Model], name: str) -
 
 def test_equal_arguments_give_equal_bytes() -> None:
     code = (
-        "from schedc.graph.build import build_model; from schedc.graph.config import PRESETS;"
+        "from schedc.graph.build import build_model; from schedc.model.config import PRESETS;"
         "m = build_model(PRESETS['llama-test'], 2, 16); print(repr(m))"
     )
     outputs = {

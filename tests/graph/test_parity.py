@@ -10,9 +10,9 @@ from transformers import LlamaConfig as HFConfig
 from transformers import LlamaForCausalLM
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS, Llama3Scaling
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import PRESETS, Llama3Scaling
 from tests.graph.support import batch, initialise, run_step
 
 TEST = PRESETS["llama-test"]
