@@ -47,7 +47,7 @@ from benchmarks.cases import (
     write_json,
 )
 from benchmarks.torch_pipeline import SCHEDULES, TorchRank
-from schedc.graph.config import PRESETS
+from schedc.model.config import PRESETS
 from schedc.program.artifact import Artifact
 from schedc.program.instructions import CODE, Code
 from schedc.runtime.config import RunConfig

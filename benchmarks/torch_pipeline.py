@@ -21,8 +21,8 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
-from schedc.graph.config import LlamaConfig
 from schedc.graph.llama import Llama, SelfAttention
+from schedc.model.config import LlamaConfig
 from schedc.program.manifest import Manifest
 
 SCHEDULES = {

@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
+from schedc.model.compare import differences
+from schedc.model.load import load_config, parse_config
 from schedc.program.signature import Parameter
 
 SINGLE = "model.safetensors"
@@ -65,21 +67,30 @@ def _initial(parameter: Parameter, seed: int) -> Tensor:
         case ["zeros"]:
             return torch.zeros(parameter.shape, dtype=dtype)
         case ["normal", std]:
-            digest = hashlib.sha256(f"{seed} {parameter.name}".encode()).digest()
-            generator = torch.Generator()
-            generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-            return (
-                torch.empty(parameter.shape).normal_(0.0, float(std), generator=generator).to(dtype)
-            )
+            return _normal(parameter, float(std), seed).to(dtype)
+        case ["normal", std, "zero-row", row]:
+            table = _normal(parameter, float(std), seed).to(dtype)
+            table[int(row)] = 0
+            return table
         case _:
             raise _refusal(f"{parameter.name} has an unknown initialisation {parameter.init!r}")
+
+
+def _normal(parameter: Parameter, std: float, seed: int) -> Tensor:
+    digest = hashlib.sha256(f"{seed} {parameter.name}".encode()).digest()
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    return torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
 
 
 # Reading
 
 
 def read_checkpoint(
-    folder: Path, parameters: Sequence[Parameter], wanted: Collection[str] | None = None
+    folder: Path,
+    parameters: Sequence[Parameter],
+    config: Mapping[str, object],
+    wanted: Collection[str] | None = None,
 ) -> dict[str, Tensor]:
     """The parameters named in ``wanted`` (None: all) from a checkpoint folder, in their dtypes.
 
@@ -88,7 +99,12 @@ def read_checkpoint(
     widened, which is exact; nothing is rounded. Raises E903 for a folder that is no checkpoint, and
     for missing or unexpected parameters and wrong shapes or dtypes, all of them named at once. A
     tied model's ``lm_head.weight`` may be there if it equals the embedding.
+
+    The folder's ``config.json``, where it has one, must mean the same numbers as the plan's
+    ``config``, in whatever spelling: the same tensors under another ``rope_theta`` are another
+    model. E903 names what differs; E805 is raised for a configuration that cannot be honoured.
     """
+    _check_config(folder, config)
     expected = {parameter.name: parameter for parameter in parameters}
     files = _files(folder)
     headers: dict[str, tuple[Path, tuple[int, ...], str]] = {}
@@ -114,6 +130,19 @@ def read_checkpoint(
                 # A copy: what safetensors returns is a mapping of the file.
                 read[name] = file.get_tensor(name).to(DTYPES[expected[name].dtype], copy=True)
     return {name: read[name] for name in expected if name in names}
+
+
+def _check_config(folder: Path, config: Mapping[str, object]) -> None:
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    found = differences(load_config(str(path)), parse_config("the plan's configuration", config))
+    if found:
+        values = [f"{name} is {theirs}, the plan's {ours}" for name, theirs, ours in found]
+        raise _refusal(
+            f"{path} is of another model ({len(found)}): {_listed(values)}",
+            help="compile the plan with this folder as its model",
+        )
 
 
 def _files(folder: Path) -> tuple[Path, ...]:

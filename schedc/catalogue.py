@@ -345,7 +345,8 @@ CATALOGUE: dict[str, Page] = {
     "E805": Page(
         "the model's configuration cannot be used",
         "The `config.json` cannot be read, lacks a field, or describes something that this "
-        "compiler does not build (it builds Llama). The message names the field.",
+        "compiler does not build (it builds Llama, Mistral, Qwen2 and Qwen3), or the plan asks for "
+        "a sequence that the model is not made for. The message names the field.",
     ),
     "E806": Page(
         "an unknown model",

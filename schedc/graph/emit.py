@@ -66,6 +66,8 @@ def header(
 ) -> list[str]:
     """The docstring of a graph's module: what it is, its inputs and outputs."""
     rows = [("in", v) for v in inputs] + [("out", v) for v in outputs]
+    if not rows:
+        return [f'"""{name}: {title}. Nothing to do: all of it is frozen."""', ""]
     width, roles = (
         max(map(len, of)) for of in ([v.name for _, v in rows], [v.role for _, v in rows])
     )

@@ -17,8 +17,8 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from schedc.graph.clean import clean
-from schedc.graph.config import LlamaConfig
 from schedc.graph.trace import TracedUnit
+from schedc.model.config import LlamaConfig
 from schedc.program.signature import Role
 
 DTYPES = {
@@ -47,8 +47,8 @@ class Joint:
     """A unit's forward and backward. ``node.meta["forward"]`` tells which of them made a node.
 
     ``names`` holds a name for the nodes whose meaning is known: inputs, values between modules,
-    gradients. ``output`` is y or the loss; ``gradients`` are dx, where there is one, and those of
-    the parameters, in their order.
+    gradients. ``output`` is y or the loss; ``gradients`` are dx, where it is wanted, and those of
+    the parameters that are trained, in their order.
     """
 
     graph: fx.Graph
@@ -78,9 +78,10 @@ def trace_joint(
         for role in data:
             of = torch.int64 if role in ("tokens", "labels") else dtype
             fake = torch.empty(shape_of(role, config, microbatch, sequence), dtype=of)
-            fakes.append(fake.requires_grad_(role == "x"))
-        for _, _, parameter in unit.parameters:
-            fakes.append(torch.empty(parameter.shape, dtype=dtype, requires_grad=True))
+            fakes.append(fake.requires_grad_(role == "x" and unit.has_dx))
+        for name, _, parameter in unit.parameters:
+            trained = name in unit.trained
+            fakes.append(torch.empty(parameter.shape, dtype=dtype, requires_grad=trained))
         if unit.kind == "head":
             fakes.append(torch.empty((), dtype=torch.float32))
         else:
@@ -119,9 +120,12 @@ def _run_of(unit: TracedUnit, data: Sequence[str]):
         values = _interpret(unit, inputs, parameters)
         output, inner = values[-1], values[:-1]
         boundary = output.detach()  # the last node of the forward
-        wanted = [inputs["x"]] if "x" in inputs else []
-        wanted += [*parameters.values(), *inner]
-        gradients = torch.autograd.grad(output, wanted, flat[-1])
+        wanted = [inputs["x"]] if unit.has_dx else []
+        wanted += [parameters[name] for name in names if name in unit.trained]
+        moving = [value for value in inner if value.requires_grad]
+        found = iter(torch.autograd.grad(output, wanted + moving, flat[-1]) if wanted else ())
+        gradients = [next(found) for _ in wanted]
+        gradients += [next(found) if value.requires_grad else None for value in inner]
         return [boundary, output, *inner, *gradients]
 
     return run
@@ -178,11 +182,12 @@ def _read(unit: TracedUnit, data: list[str], labels: list[str], graph: fx.Graph)
 
     _, output, *rest = results
     inner, gradients = rest[: len(labels)], rest[len(labels) :]
-    named = [Port("dx", "dx", gradients.pop(0))] if "x" in data else []
-    named += [Port("grad", name, gradients.pop(0)) for name in parameters]
+    named = [Port("dx", "dx", gradients.pop(0))] if unit.has_dx else []
+    named += [Port("grad", n, gradients.pop(0)) for n in parameters if n in unit.trained]
     names: dict[fx.Node, str] = {}
     for label, value, gradient in zip(labels, inner, gradients, strict=True):
         names.setdefault(value, label)
-        names.setdefault(gradient, f"d_{label}")
+        if gradient is not None:
+            names.setdefault(gradient, f"d_{label}")
     role: Role = "loss" if unit.kind == "head" else "y"
     return Joint(graph, tuple(inputs), Port(role, role, output), tuple(named), names)

@@ -1,4 +1,4 @@
-"""Llama as plain modules: Hugging Face's parameter names, and its numbers bit for bit.
+"""Llama, Mistral and Qwen as plain modules: Hugging Face's parameter names, its numbers bitwise.
 
 The modules serve three ends: they are traced (module-level fx, then to aten), they are the oracle
 of the graphs' tests under eager autograd, and their parameters name those of a checkpoint. Shapes
@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from schedc.graph.config import LlamaConfig
-from schedc.graph.rotary import inverse_frequencies
+from schedc.graph.rotary import attention_factor, inverse_frequencies
+from schedc.model.config import LlamaConfig
 from schedc.ops import attention
 
 
@@ -57,13 +57,15 @@ class RotaryTables(nn.Module):
     def __init__(self, config: LlamaConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.frequencies = inverse_frequencies(config)
+        self.factor = attention_factor(config)
         self.dtype = dtype
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=positions.device)
         angles = positions.to(torch.float32).unsqueeze(-1) * frequencies
         angles = torch.cat((angles, angles), -1)
-        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
+        return cos.to(self.dtype), sin.to(self.dtype)
 
 
 class Rotate(nn.Module):
@@ -93,13 +95,17 @@ class SelfAttention(nn.Module):
     def __init__(self, config: LlamaConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        size, bias = config.hidden_size, config.attention_bias
+        size, bias = config.hidden_size, config.qkv_bias
         heads = config.num_attention_heads * config.head_dim
         kv_heads = config.num_key_value_heads * config.head_dim
         self.q_proj = Linear(size, heads, bias=bias, dtype=dtype)
         self.k_proj = Linear(size, kv_heads, bias=bias, dtype=dtype)
         self.v_proj = Linear(size, kv_heads, bias=bias, dtype=dtype)
-        self.o_proj = Linear(heads, size, bias=bias, dtype=dtype)
+        self.o_proj = Linear(heads, size, bias=config.output_bias, dtype=dtype)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
+        self.qk_norm = config.qk_norm
         self.q_rotary = Rotate()
         self.k_rotary = Rotate()
         self.core = Core(config.head_dim**-0.5)
@@ -108,6 +114,8 @@ class SelfAttention(nn.Module):
         q = self.q_proj(x).unflatten(-1, (-1, self.head_dim))
         k = self.k_proj(x).unflatten(-1, (-1, self.head_dim))
         v = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         q = self.q_rotary(q, cos, sin)
         k = self.k_rotary(k, cos, sin)
         return self.o_proj(self.core(q, k, v).flatten(-2))
@@ -173,12 +181,14 @@ class Loss(nn.Module):
 
 
 class Llama(nn.Module):
-    """The whole model. Call it for the loss, or :meth:`logits`."""
+    """The whole model. Call it for the loss, or :meth:`logits`. Tied embeddings are one tensor."""
 
     def __init__(self, config: LlamaConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.model = Decoder(config, dtype)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
         self.loss = Loss()
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ forward values that the backward reads; inputs among them are aliased, not copie
 W reads comes through ``owed``.
 
 *Pseudocode*: I is the cone of ancestors of dx and of the 1-D gradients, which cost nothing, down to
-forward values; W is the cone of the other gradients, down to forward values and to I's. Views are
+forward values; W is the cone of the other gradients, down to forward values and to I's. Where no
+gradient is wanted, both are empty. Views are
 never handed on: their base is, and the view is made again. So is what a backward formula computes
 from forward values alone.
 """
@@ -55,7 +56,9 @@ def split(joint: Joint, names: dict[fx.Node, str]) -> tuple[Part, Part, Part]:
     handed = tuple(Port("owed", names[node], node) for node in owed)
     forward = _ports(joint, ("x", "tokens", "labels", "param", "cos", "sin"))
     backward = _ports(joint, ("dy", "labels", "param", "cos", "sin"))
-    read = tuple(port for port in backward if port.role == "dy" or port.node in reads)
+    read = tuple(
+        port for port in backward if port.node in reads or (port.role == "dy" and joint.gradients)
+    )
 
     outer, _ = _cone((joint.output.node, *saved), lambda node: node.op == "placeholder")
     return (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schedc.graph.config import LlamaConfig
 from schedc.graph.emit import digest, header
 from schedc.graph.joint import DTYPES
-from schedc.graph.rotary import inverse_frequencies
+from schedc.graph.rotary import attention_factor, inverse_frequencies
+from schedc.model.config import LlamaConfig
 from schedc.program.signature import Signature, Value
 
 SOURCE = """\
@@ -25,8 +25,8 @@ def rotary(args):
     angles = positions.to(torch.float32).unsqueeze(-1) * frequencies
     del positions, frequencies
     angles = torch.cat((angles, angles), -1)
-    cos = angles.cos().to({dtype})
-    sin = angles.sin().to({dtype})
+    cos = angles.cos(){scaled}.to({dtype})
+    sin = angles.sin(){scaled}.to({dtype})
     return (cos, sin,)
 """
 
@@ -43,13 +43,15 @@ def rotary_graph(config: LlamaConfig, sequence: int, dtype: str) -> tuple[Signat
         Value("sin", "sin", (sequence, size), dtype, (size, 1)),
     )
     frequencies = "\n".join(f"    {number!r}," for number in inverse_frequencies(config))
-    code = SOURCE.format(frequencies=frequencies, dtype=DTYPES[dtype])
+    factor = attention_factor(config)
+    scaled = f".mul_({factor!r})" if factor != 1 else ""  # in place: its result is of the same size
+    code = SOURCE.format(frequencies=frequencies, dtype=DTYPES[dtype], scaled=scaled)
     title = f"rotary tables for {sequence} positions, {dtype}"
     source = "\n".join(header("rotary", title, inputs, outputs)) + "\n" + code
     # fp32 numbers: positions, frequencies, angles (half, whole), cos and sin; then the casts.
     angles, table = 4 * sequence * size, outputs[0].bytes
     casts = 0 if dtype == "fp32" else 2 * (angles + table)
-    moved = 12 * sequence + 2 * size + 6 * angles + casts
+    moved = 12 * sequence + 2 * size + 6 * angles + casts + (4 * angles if scaled else 0)
     peak = angles + table + (table if not casts else angles + table)
     signature = Signature("rotary", "", inputs, outputs, 0, moved, peak)
     return replace(signature, digest=digest(source, signature)), source

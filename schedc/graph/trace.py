@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import fx, nn
 
-from schedc.graph.config import LlamaConfig
 from schedc.graph.llama import LEAVES, Llama
+from schedc.model.config import LlamaConfig
 from schedc.program.signature import UnitKind
 
 INPUTS = ("tokens", "labels", "positions")
@@ -34,7 +34,9 @@ class TracedUnit:
 
     ``graph``'s placeholders are those it needs of ``x tokens labels cos sin``; it returns hidden
     states or the loss. ``parameters`` gives each one's name within the unit, Hugging Face's name
-    and the (meta) tensor, in the modules' order.
+    and the (meta) tensor, in the modules' order; a tied one has the name of its first place.
+    Gradients are wanted of the parameters that are ``trained``, by their names within the unit, and
+    of x where ``has_dx``.
     """
 
     name: str
@@ -42,6 +44,13 @@ class TracedUnit:
     graph: fx.Graph
     leaves: dict[str, nn.Module]  # by the target of the graph's call_module nodes
     parameters: tuple[tuple[str, str, nn.Parameter], ...]
+    trained: frozenset[str]
+    has_dx: bool
+
+    @property
+    def has_dy(self) -> bool:
+        """Whether the unit has anything to do in the backward."""
+        return self.has_dx or bool(self.trained)
 
     @cached_property
     def key(self) -> str:
@@ -56,8 +65,11 @@ class TracedUnit:
             f"{self.leaves.get(str(n.target), '')}"
             for n in self.graph.nodes
         ]
-        lines += [f"{name} {tuple(p.shape)} {p.dtype}" for name, _, p in self.parameters]
-        return "\n".join((self.kind, *lines))
+        lines += [
+            f"{name} {tuple(p.shape)} {p.dtype} {name in self.trained}"
+            for name, _, p in self.parameters
+        ]
+        return "\n".join((self.kind, *lines, f"{self.has_dx}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +104,13 @@ def unit_of(node: fx.Node) -> str | None:
     return None
 
 
-def units(model: nn.Module, graph: fx.Graph) -> tuple[TracedUnit, ...]:
-    """The units of a traced model, from first to last."""
+def units(
+    model: nn.Module, graph: fx.Graph, frozen: frozenset[str] = frozenset()
+) -> tuple[TracedUnit, ...]:
+    """The units of a traced model, from first to last; ``frozen`` names parameters to leave alone.
+
+    The gradient of a unit's input is wanted where an earlier unit trains anything.
+    """
     members: dict[str, list[fx.Node]] = {}
     tables: dict[fx.Node, str] = {}
     for node in graph.nodes:
@@ -104,15 +121,37 @@ def units(model: nn.Module, graph: fx.Graph) -> tuple[TracedUnit, ...]:
             members.setdefault(name, []).append(node)
         elif node.op == "call_function":  # getitem of the rotary module's pair
             tables[node] = ("cos", "sin")[node.args[1]]
-    return tuple(_cut(model, name, nodes, tables) for name, nodes in members.items())
+    owned = _parameters(model)
+    found: list[TracedUnit] = []
+    for name, nodes in members.items():
+        piece, leaves = _cut(model, name, nodes, tables)
+        kind: UnitKind = "layer" if name.startswith("layers.") else name  # type: ignore[assignment]
+        owners = {str(node.target) for node in nodes if node.op == "call_module"}
+        parameters = tuple(
+            (_within(place, name), full, parameter)
+            for place, full, parameter in owned
+            if place.rpartition(".")[0] in owners
+        )
+        trained = frozenset(inner for inner, full, _ in parameters if full not in frozen)
+        has_dx = bool(found) and found[-1].has_dy
+        found.append(TracedUnit(name, kind, piece, leaves, parameters, trained, has_dx))
+    return tuple(found)
+
+
+def _parameters(model: nn.Module) -> list[tuple[str, str, nn.Parameter]]:
+    """Where each parameter stands, its name (that of its first place) and itself."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    places = model.named_parameters(remove_duplicate=False)
+    return [(place, names[parameter], parameter) for place, parameter in places]
 
 
 def _cut(
     model: nn.Module, name: str, nodes: list[fx.Node], tables: dict[fx.Node, str]
-) -> TracedUnit:
-    """The unit of ``nodes`` as a graph of its own; checks that only hidden states cross over."""
-    kind: UnitKind = "layer" if name.startswith("layers.") else name  # type: ignore[assignment]
-    prefix = f"model.{name}."
+) -> tuple[fx.Graph, dict[str, nn.Module]]:
+    """The unit of ``nodes`` as a graph of its own, and its leaves.
+
+    Checks that only hidden states cross over.
+    """
     inside = set(nodes)
     outer = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in inside)
     graph = fx.Graph()
@@ -125,19 +164,13 @@ def _cut(
     for node in nodes:
         image = images[node] = graph.node_copy(node, images.__getitem__)
         if node.op == "call_module":
-            image.target = _within(str(node.target), prefix)
+            image.target = _within(str(node.target), name)
             leaves[image.target] = model.get_submodule(str(node.target))
     (last,) = [n for n in nodes if any(user not in inside for user in n.users)]
     graph.output(images[last])
-    owners = {str(node.target) for node in nodes if node.op == "call_module"}
-    parameters = tuple(
-        (_within(full, prefix), full, parameter)
-        for full, parameter in model.named_parameters()
-        if full.rpartition(".")[0] in owners
-    )
-    return TracedUnit(name, kind, graph, leaves, parameters)
+    return graph, leaves
 
 
-def _within(name: str, prefix: str) -> str:
+def _within(name: str, unit: str) -> str:
     """A module's or parameter's name within its unit."""
-    return name.removeprefix(prefix).removeprefix("model.")
+    return name.removeprefix(f"model.{unit}.").removeprefix("model.")

@@ -149,6 +149,8 @@ def _parameter(fields: Object) -> Parameter:
         shape=_all(_list(fields, "shape"), int, "`shape`"),
         dtype=_choice(_get(fields, "dtype", str), tuple(DTYPE_BYTES)),
         init=_get(fields, "init", str),
+        frozen=_get(fields, "frozen", bool),
+        tied=_get(fields, "tied", bool),
     )
 
 

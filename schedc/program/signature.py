@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Role = Literal[
@@ -24,7 +25,7 @@ Role = Literal[
     "y",  # hidden states out of the unit
     "loss",  # fp32 scalar: the sum of the valid labels' token losses
     "dx",  # gradient of the unit's input
-    "grad",  # gradient of a parameter, by its name within the unit
+    "grad",  # gradient of a parameter, by its name within the unit, in the parameter's dtype
 ]
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}
@@ -61,7 +62,7 @@ class Signature:
     =========  ==========================================  ==============================
     rotary     positions                                   cos sin
     *.F        (x | tokens) [labels] param* [cos sin]      (y | loss) saved*
-    *.I        saved* dy [labels] param* [cos sin]         [dx] grad* owed*
+    *.I        saved* [dy] [labels] param* [cos sin]       [dx] grad* owed*
     *.W        owed*                                       grad*
     =========  ==========================================  ==============================
 
@@ -71,6 +72,12 @@ class Signature:
     bytes that all nodes read and write. ``peak`` is the largest number of bytes alive during the
     call among what the graph allocated and the inputs it owns (saved, owed and dy: dropped at their
     last use).
+
+    Where parameters are frozen, graphs have less to do, and their signatures say so: no ``grad`` of
+    what is frozen, no ``dx`` where no unit below has anything to train, and no ``dy`` where neither
+    the unit nor one below has. A unit's I has ``dx`` if and only if that of the unit before it has
+    ``dy``: elsewhere no gradient passes between them and no message is needed. A graph without
+    inputs and outputs is :attr:`idle`: it computes nothing and need not be called.
     """
 
     name: str
@@ -80,6 +87,11 @@ class Signature:
     flops: int
     moved: int
     peak: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do: an I or W of what is frozen."""
+        return not self.inputs and not self.outputs
 
     def inputs_of(self, *roles: Role) -> tuple[Value, ...]:
         return tuple(v for v in self.inputs if v.role in roles)
@@ -92,14 +104,23 @@ class Signature:
 class Parameter:
     """A parameter by its Hugging Face name, and how it is initialised.
 
-    ``init`` is ``"ones"``, ``"zeros"`` or ``"normal <std>"``; random numbers are seeded by the
-    name, so that they are the same for every mesh and schedule.
+    ``init`` is ``"ones"``, ``"zeros"``, ``"normal <std>"``, or ``"normal <std> zero-row <n>"`` for
+    a table with a padding row; random numbers are seeded by the name, so that they are the same for
+    every mesh and schedule. Nothing computes the gradient of a parameter that is ``frozen``: it has
+    no state in the optimizer and no part in the norm.
+
+    A ``tied`` parameter is one of an earlier unit once more: the head's ``lm_head.weight`` has the
+    name of the embedding's and so its values. In checkpoints, in the norm and among the model's
+    parameters it counts once (:attr:`Model.parameters`). Each of the two units has a gradient of
+    its own; the parameter's is their sum.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     init: str
+    frozen: bool = False
+    tied: bool = False
 
     @property
     def bytes(self) -> int:
@@ -127,7 +148,7 @@ class Unit:
         return sum(parameter.bytes for _, parameter in self.parameters)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """A traced model as the passes see it: its units from first to last, and its graphs.
 
@@ -139,5 +160,15 @@ class Model:
     sources: dict[str, str]  # generated Python of each graph, by its name
     config: dict[str, object]
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The model's parameters, tied ones once."""
+        owned = (parameter for unit in self.units for _, parameter in unit.parameters)
+        return tuple(parameter for parameter in owned if not parameter.tied)
+
     def unit(self, name: str) -> Unit:
-        return next(unit for unit in self.units if unit.name == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Unit]:
+        return {unit.name: unit for unit in self.units}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from schedc.driver.build import Build, compile_plan
-from schedc.graph.config import PRESETS
 from schedc.ir.order import Task
 from schedc.ir.trace import Trace
+from schedc.model.config import PRESETS
 from schedc.program.artifact import load_artifact, write_artifact
 from schedc.program.instructions import Run
 from schedc.program.text import print_program

@@ -9,7 +9,7 @@ import pytest
 
 from schedc.diagnostics import DiagnosticError, render
 from schedc.driver.build import compile_plan
-from schedc.graph.config import PRESETS
+from schedc.model.config import PRESETS
 from schedc.sema.library import load_file
 from tests.driver.plans import BLOCKED, PLAN, plan_with, refusal
 

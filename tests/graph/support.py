@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from schedc.graph.build import build_model
-from schedc.graph.config import LlamaConfig
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import LlamaConfig
 from schedc.ops import load_graph
 from schedc.program.signature import Model, Signature, Value
 
@@ -77,16 +77,25 @@ class Runner:
         return outputs
 
     def backward(
-        self, prefix: str, saved: list[Tensor], dy: Tensor, others: dict[str, dict[str, Tensor]]
+        self,
+        prefix: str,
+        saved: list[Tensor],
+        dy: Tensor | None,
+        others: dict[str, dict[str, Tensor]],
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """I then W of a unit: dx and the gradients of its parameters by name."""
+        """I then W of a unit, where they have anything to do: dx and the gradients of its
+        parameters by name."""
         gradients: dict[str, Tensor] = {}
         inner = self.model.graphs[f"{prefix}.I"]
+        if inner.idle:
+            return None, {}
         inputs = {role: by_name(inner, role, tensors) for role, tensors in others.items()}
-        out = self.call(f"{prefix}.I", {"saved": saved, "dy": [dy], **inputs})
+        inputs |= {"saved": saved, "dy": [dy] if dy is not None else []}
+        out = self.call(f"{prefix}.I", inputs)
         gradients.update(named(inner, out))
-        late = self.call(f"{prefix}.W", {"owed": out["owed"]})
-        gradients.update(named(self.model.graphs[f"{prefix}.W"], late))
+        if not self.model.graphs[f"{prefix}.W"].idle:
+            late = self.call(f"{prefix}.W", {"owed": out["owed"]})
+            gradients.update(named(self.model.graphs[f"{prefix}.W"], late))
         return out.get("dx", [None])[0], gradients
 
 
@@ -110,7 +119,11 @@ def check(tensors: list[Tensor] | tuple[Tensor, ...], values: tuple[Value, ...])
 def run_step(
     model: Model, module: Llama, tokens: Tensor, labels: Tensor, tangent: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Forward and backward of the whole model through its graphs: loss, gradients by HF name."""
+    """Forward and backward of the whole model through its graphs: loss, gradients by HF name.
+
+    Those of a tied parameter are summed. A gradient goes from unit to unit where both of them name
+    it, or neither does.
+    """
     runner = Runner(model)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
     tables = runner.call("rotary", {"positions": [torch.arange(tokens.shape[1])]})
@@ -122,14 +135,18 @@ def run_step(
         data = {role: [flow], "param": list(own.values()), "labels": [labels], **tables}
         out = runner.call(f"{unit.graphs}.F", data)
         flow = out["loss" if unit.kind == "head" else "y"][0]
-        kept.append((unit, own, out["saved"]))
-    loss, gradients, dy = flow, {}, tangent
+        kept.append((unit, own, out.get("saved", [])))
+    loss, gradients = flow, {}
+    dy: Tensor | None = tangent
     for unit, own, saved in reversed(kept):
+        wanted = bool(model.graphs[f"{unit.graphs}.I"].inputs_of("dy"))
+        assert wanted == (dy is not None) or unit.kind == "head"
         dx, grads = runner.backward(unit.graphs, saved, dy, {**others, "param": own})
         names = {inner: p.name for inner, p in unit.parameters}
-        gradients.update({names[inner]: g for inner, g in grads.items()})
-        if dx is not None:
-            dy = dx
+        for inner, gradient in grads.items():
+            name = names[inner]
+            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        dy = dx
     return loss, gradients
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -14,9 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.graph.joint import DTYPES
 from schedc.graph.llama import Llama
+from schedc.model.config import PRESETS
 from schedc.ops import load_graph
 from schedc.program.signature import Model, Value
 from tests.graph.support import batch, initialise, tensor_for
@@ -24,7 +25,7 @@ from tests.graph.support import batch, initialise, tensor_for
 TEST = PRESETS["llama-test"]
 SHAPE = (2, 16)
 NAMES = ["rotary"] + [f"{k}.{r}" for k in ("embedding", "layer", "head") for r in "FIW"]
-DTYPE = ["fp32", "bf16"]
+DTYPE = ["fp32", "bf16", "fp16"]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,28 @@ def test_units_and_parameters_are_hugging_faces() -> None:
     assert dict(model.unit("layers.2").parameters)["mlp.up_proj.weight"].name == (
         "model.layers.2.mlp.up_proj.weight"
     )
+    assert [p.name for p in model.parameters] == [n for n, _ in module.named_parameters()]
+    assert not any(p.tied or p.frozen for p in model.parameters)
+
+
+def test_a_padding_row_and_tied_embeddings_show_in_the_parameters() -> None:
+    """The padding row is zero at first, as transformers has it; the head has none of its own."""
+    model = build_model(replace(TEST, pad_token_id=3), *SHAPE)
+    ((_, embedding),) = model.unit("embedding").parameters
+    head = dict(model.unit("head").parameters)["lm_head.weight"]
+    assert (embedding.init, head.init) == ("normal 0.02 zero-row 3", "normal 0.02")
+
+    tied = build_model(replace(TEST, pad_token_id=3, tie_word_embeddings=True), *SHAPE)
+    ((_, embedding),) = tied.unit("embedding").parameters
+    head = dict(tied.unit("head").parameters)["lm_head.weight"]
+    assert not embedding.tied
+    assert head == replace(embedding, tied=True)
+    assert embedding in tied.parameters
+    assert head not in tied.parameters
+    assert len(tied.parameters) == len(model.parameters) - 1
+    # Each unit has the gradient of its own place, so tying changes no graph.
+    assert tied.graphs == model.graphs
+    assert tied.sources == model.sources
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,6 +204,28 @@ def test_inputs_that_are_saved_are_not_copied(models: dict[str, Model]) -> None:
     assert "x" not in [v.name for v in models["bf16"].graphs["layer.F"].outputs_of("saved")]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_what_needs_precision_is_fp32(models: dict[str, Model], dtype: str) -> None:
+    """Norms, the attention's log-sum-exp, the log-softmax and the loss; gradients are not: they
+    have their parameter's dtype."""
+    model = models[dtype]
+    shown = {n: dict(re.findall(r"(\w+)\(.*# (\w+)\[", s)) for n, s in model.sources.items()}
+    for name in ("layer.F", "head.F"):
+        for op in ("aten_pow_Tensor_Scalar", "aten_mean_dim", "aten_rsqrt"):
+            assert shown[name][op] == "fp32", (name, op)
+    assert shown["head.F"]["aten_log_softmax"] == "fp32"
+    kept = {v.name: v.dtype for v in model.graphs["layer.F"].outputs_of("saved")}
+    assert kept["core_lse"] == "fp32"
+    assert model.graphs["head.F"].outputs_of("loss")[0].dtype == "fp32"
+    assert model.graphs["head.I"].inputs_of("dy")[0].dtype == "fp32"
+    for name, signature in model.graphs.items():
+        if name != "rotary":
+            flow = signature.outputs_of("y", "dx", "grad") + signature.inputs_of("x", "cos", "sin")
+            assert {v.dtype for v in flow} <= {dtype}
+    assert model.sources["rotary"].count(f".to({DTYPES[dtype]})") == 2
+    assert "positions.to(torch.float32)" in model.sources["rotary"]
+
+
 def calls(source: str) -> list[str]:
     """The ops that a generated function calls."""
     tree = ast.parse(source)
@@ -230,7 +275,7 @@ def test_sources_are_neutral_and_readable(models: dict[str, Model], name: str) -
 
 def test_equal_arguments_give_equal_bytes() -> None:
     code = (
-        "from schedc.graph.build import build_model; from schedc.graph.config import PRESETS;"
+        "from schedc.graph.build import build_model; from schedc.model.config import PRESETS;"
         "m = build_model(PRESETS['llama-test'], 2, 16); print(repr(m))"
     )
     outputs = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schedc.diagnostics import DiagnosticError, Source, Span
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.graph.partition import assign_layers, partition, unit_costs
+from schedc.model.config import PRESETS
 
 
 def names(layers: int) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from schedc.graph.config import PRESETS
 from schedc.graph.llama import Decoder
 from schedc.graph.trace import trace, units
+from schedc.model.config import PRESETS
 
 TEST = PRESETS["llama-test"]
 

@@ -8,10 +8,10 @@ from fractions import Fraction
 from functools import cache, cached_property
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.ir.cost import Costs, StageCosts
 from schedc.ir.order import Op, Order, Task
 from schedc.ir.timeline import Timeline
+from schedc.model.config import PRESETS
 from schedc.passes.lower import lower
 from schedc.program.abstract import abstract_model
 from schedc.program.instructions import Recv, Run, Send

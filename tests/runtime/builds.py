@@ -15,10 +15,10 @@ from transformers import LlamaConfig as OracleConfig
 from transformers import LlamaForCausalLM
 
 from schedc.graph.build import build_model
-from schedc.graph.config import PRESETS
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
+from schedc.model.config import PRESETS
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
 from schedc.program.manifest import Manifest

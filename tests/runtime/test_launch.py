@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file as load_tensors
 
 from schedc.driver.build import compile_plan
-from schedc.graph.config import PRESETS
+from schedc.model.config import PRESETS
 from schedc.program.artifact import write_artifact
 from schedc.sema.library import load_file
 from tests.runtime.builds import Shape, artifact_of, write_data

@@ -65,6 +65,12 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
         assert torch.equal(found[name], tensor), name
 
 
+def read(
+    folder: Path, parameters: tuple[Parameter, ...], wanted: list[str] | None = None
+) -> dict[str, Tensor]:
+    return read_checkpoint(folder, parameters, CONFIG, wanted)
+
+
 def refusal_of(call: Callable[[], object]) -> str:
     with pytest.raises(DiagnosticError) as caught:
         call()
@@ -112,6 +118,16 @@ def test_initial_values_are_what_the_string_says() -> None:
     )
 
 
+def test_a_padding_row_is_zero_and_the_others_as_without() -> None:
+    plain, padded = (
+        initialise([Parameter("p", (8, 16), "bf16", f"normal 0.02{row}")], 0)["p"]
+        for row in ("", " zero-row 3")
+    )
+    assert not padded[3].any()
+    others = [row for row in range(8) if row != 3]
+    assert torch.equal(padded[others], plain[others])
+
+
 def test_bf16_is_the_rounded_fp32() -> None:
     wide = initialise(llama(), 0)
     for name, tensor in initialise(llama(dtype="bf16"), 0).items():
@@ -129,7 +145,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path: Path, shard_bytes: int, d
     values = initialise(parameters, 0)
     folder = tmp_path / "out ä"
     write_checkpoint(folder, values, CONFIG, shard_bytes=shard_bytes)
-    assert_equal(read_checkpoint(folder, parameters), values)
+    assert_equal(read(folder, parameters), values)
     names = {path.name for path in folder.iterdir()}
     if shard_bytes == weights.SHARD_BYTES:
         assert names == {"config.json", "model.safetensors"}
@@ -172,7 +188,7 @@ def test_what_transformers_writes_is_read(tmp_path: Path, tied: bool) -> None:
     model.save_pretrained(tmp_path / "in", max_shard_size="60KB")
     state = model.state_dict()
     parameters = llama(tied=tied)
-    values = read_checkpoint(tmp_path / "in", parameters)
+    values = read(tmp_path / "in", parameters)
     assert_equal(values, {p.name: state[p.name] for p in parameters})
     # Out again: the files of transformers' own writer, tensor for tensor.
     write_checkpoint(tmp_path / "out", values, CONFIG)
@@ -210,21 +226,21 @@ def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
     values = initialise(llama(), 0)
     write_checkpoint(tmp_path, values, CONFIG, shard_bytes=60_000)
     wanted = [name for name in values if ".layers.1." in name]
-    found = read_checkpoint(tmp_path, llama(), wanted)
+    found = read(tmp_path, llama(), wanted)
     assert_equal(found, {name: values[name] for name in wanted})
     # Its own memory: changing it changes neither the file nor a second reading.
     found[wanted[0]].zero_()
-    assert torch.equal(read_checkpoint(tmp_path, llama())[wanted[0]], values[wanted[0]])
+    assert torch.equal(read(tmp_path, llama())[wanted[0]], values[wanted[0]])
 
 
 def test_narrow_numbers_are_widened_wide_ones_not_rounded(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, initialise(llama(dtype="bf16"), 0), CONFIG)
-    wide = read_checkpoint(tmp_path, llama())
+    wide = read(tmp_path, llama())
     assert all(tensor.dtype == torch.float32 for tensor in wide.values())
     rounded = initialise(llama(dtype="bf16"), 0)
     assert all(torch.equal(tensor, rounded[name].float()) for name, tensor in wide.items())
     write_checkpoint(tmp_path, initialise(llama(), 0), CONFIG)
-    message = refusal_of(lambda: read_checkpoint(tmp_path, llama(dtype="bf16")))
+    message = refusal_of(lambda: read(tmp_path, llama(dtype="bf16")))
     assert "a dtype that would be rounded (51): " in message
     assert "model.embed_tokens.weight is fp32, the plan's bf16" in message
 
@@ -244,7 +260,7 @@ def test_all_mismatches_are_named_at_once(tmp_path: Path) -> None:
     values["model.norm.weight"] = torch.ones(65)
     values["model.layers.0.mlp.extra"] = torch.ones(1)
     folder = stored(tmp_path / "in", values)
-    message = refusal_of(lambda: read_checkpoint(folder, llama(layers=3)))
+    message = refusal_of(lambda: read(folder, llama(layers=3)))
     assert "missing parameters (16): model.layers.2.input_layernorm.weight, " in message
     assert "and 8 more" in message
     assert "parameters that the model has not (1): model.layers.0.mlp.extra" in message
@@ -252,41 +268,37 @@ def test_all_mismatches_are_named_at_once(tmp_path: Path) -> None:
     # More layers than the plan has: also an error.
     folder = stored(tmp_path / "in", initialise(llama(layers=4), 0))
     assert "parameters that the model has not (16): " in refusal_of(
-        lambda: read_checkpoint(folder, llama(layers=3))
+        lambda: read(folder, llama(layers=3))
     )
     # A rank that wants one parameter only refuses like the others.
-    refusal_of(lambda: read_checkpoint(folder, llama(layers=3), ["model.norm.weight"]))
+    refusal_of(lambda: read(folder, llama(layers=3), ["model.norm.weight"]))
 
 
 def test_rotary_buffers_of_older_checkpoints_are_passed_over(tmp_path: Path) -> None:
     values = initialise(llama(), 0)
     extra = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(16) for n in range(3)}
     folder = stored(tmp_path / "in", values | extra)
-    assert_equal(read_checkpoint(folder, llama()), values)
+    assert_equal(read(folder, llama()), values)
 
 
 def test_heads_of_tied_and_untied_models(tmp_path: Path) -> None:
     # A42: a tied file with or without lm_head; an untied model never gets the embedding as head.
     tied = initialise(llama(tied=True), 0)
     folder = stored(tmp_path / "in", tied)
-    assert_equal(read_checkpoint(folder, llama(tied=True)), tied)
-    message = refusal_of(lambda: read_checkpoint(folder, llama()))
+    assert_equal(read(folder, llama(tied=True)), tied)
+    message = refusal_of(lambda: read(folder, llama()))
     assert "missing parameters (1): lm_head.weight" in message
     stored(folder, tied | {"lm_head.weight": tied["model.embed_tokens.weight"].clone()})
-    assert_equal(read_checkpoint(folder, llama(tied=True)), tied)
+    assert_equal(read(folder, llama(tied=True)), tied)
     stored(folder, tied | {"lm_head.weight": tied["model.embed_tokens.weight"] + 1})
-    assert "but the model ties them" in refusal_of(
-        lambda: read_checkpoint(folder, llama(tied=True))
-    )
+    assert "but the model ties them" in refusal_of(lambda: read(folder, llama(tied=True)))
 
 
 def test_folders_that_are_no_checkpoints(tmp_path: Path) -> None:
     def message() -> str:
-        return refusal_of(lambda: read_checkpoint(tmp_path, llama()))
+        return refusal_of(lambda: read(tmp_path, llama()))
 
-    assert "there is no checkpoint folder" in refusal_of(
-        lambda: read_checkpoint(tmp_path / "none", llama())
-    )
+    assert "there is no checkpoint folder" in refusal_of(lambda: read(tmp_path / "none", llama()))
     assert "holds neither model.safetensors nor" in message()
     index = tmp_path / "model.safetensors.index.json"
     for text in ("", "[]", "{}", '{"weight_map": []}'):
@@ -314,7 +326,7 @@ def test_an_export_replaces_the_one_before(tmp_path: Path, before: int, after: i
     (tmp_path / f"{weights.STAGING}killed").mkdir()
     values = initialise(llama(), 1)
     write_checkpoint(tmp_path, values, CONFIG, shard_bytes=after)
-    assert_equal(read_checkpoint(tmp_path, llama()), values)
+    assert_equal(read(tmp_path, llama()), values)
     # Nothing of the old one is left, and nothing that is not ours is gone.
     write_checkpoint(tmp_path / "fresh", values, CONFIG, shard_bytes=after)
     fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
@@ -349,7 +361,7 @@ def test_an_interrupted_export_never_leaves_a_mixture(
             state = "torn"
         monkeypatch.setattr(weights.os, "replace", replace)
         try:
-            found = read_checkpoint(folder, llama())
+            found = read(folder, llama())
         except DiagnosticError:
             seen.add("nothing")
             assert state == "torn"
