@@ -20,7 +20,7 @@ from schedc.diagnostics import Diagnostic, DiagnosticError, render
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
-from schedc.runtime.environment import Agreement, Environment
+from schedc.runtime.environment import PATIENCE, Agreement, Environment
 from schedc.runtime.progress import Progress
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
 from schedc.runtime.reports import Reports
@@ -195,14 +195,22 @@ def _connect(
     """Join the others. gloo's own timeout is longer than the watchdog's, which says more."""
     environment.prefer_loopback()
     patience = timedelta(seconds=2 * config.timeout + 60)
-    dist.init_process_group(
-        "gloo",
-        store=environment.prefixed(store, "groups"),
-        rank=environment.rank,
-        world_size=environment.world,
-        timeout=max(patience, timedelta(minutes=30)),
-    )
-    return GlooTransport(artifact.manifest.mesh, patience)
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=environment.prefixed(store, "groups"),
+            rank=environment.rank,
+            world_size=environment.world,
+            timeout=max(patience, PATIENCE),
+        )
+        return GlooTransport(artifact.manifest.mesh, patience)
+    except RuntimeError as error:
+        if lost_peer(error):
+            raise
+        message = f"rank {environment.rank} cannot connect to the others: {error}"
+        raise DiagnosticError(
+            Diagnostic("E904", message, help="GLOO_SOCKET_IFNAME names the network device to use")
+        ) from error
 
 
 def _prepare_outputs(config: RunConfig) -> TextIO | None:
@@ -277,6 +285,8 @@ def _ending_all(watchdog: Watchdog) -> Iterator[None]:
     except RuntimeError as error:
         if lost_peer(error):
             watchdog.fail("")
+        if "allocate memory" in str(error):
+            watchdog.fail(f"out of memory: {str(error).splitlines()[0]}")
         _fail(watchdog, error)
     except Exception as error:
         _fail(watchdog, error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from schedc.program.artifact import Artifact
 from schedc.program.body import Call
 from schedc.program.manifest import Manifest
 from schedc.program.program import RankProgram
-from schedc.program.signature import Unit
+from schedc.program.signature import Parameter, Unit
 from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.executor import Executor
@@ -105,20 +104,21 @@ def load_states(
     manifest: Manifest, units: tuple[str, ...], config: RunConfig
 ) -> dict[str, UnitState]:
     """A rank's units with fresh parameters, or with those of ``--init``. Raises E903."""
-    by_name = {unit.name: unit for unit in manifest.units}
-    mine = [by_name[name] for name in units]
-    return {
-        unit.name: UnitState(unit, _values(manifest, unit, config.init, config.seed))
-        for unit in mine
-    }
+    mine = [unit for unit in manifest.units if unit.name in units]
+    if config.init is None:
+        return {u.name: UnitState(u, initialise(_parameters(u), config.seed)) for u in mine}
+    everything = [parameter for unit in manifest.units for parameter in _parameters(unit)]
+    wanted = {parameter.name for unit in mine for parameter in _parameters(unit)}
+    values = read_checkpoint(config.init, everything, wanted)
+    states: dict[str, UnitState] = {}
+    for unit in mine:
+        # Each value is dropped once it is copied, so that they are not all there twice.
+        states[unit.name] = UnitState(unit, {p.name: values.pop(p.name) for p in _parameters(unit)})
+    return states
 
 
-def _values(manifest: Manifest, unit: Unit, init: Path | None, seed: int) -> dict[str, Tensor]:
-    parameters = [parameter for _, parameter in unit.parameters]
-    if init is None:
-        return initialise(parameters, seed)
-    everything = [parameter for each in manifest.units for _, parameter in each.parameters]
-    return read_checkpoint(init, everything, {parameter.name for parameter in parameters})
+def _parameters(unit: Unit) -> list[Parameter]:
+    return [parameter for _, parameter in unit.parameters]
 
 
 def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class History:
-    """Keeps every step's result. ``gradients`` are the first step's, before clipping."""
+    """Keeps every step's record and result."""
 
     records: list[StepRecord] = field(default_factory=list[StepRecord])
     results: list[StepResult] = field(default_factory=list[StepResult])
@@ -118,7 +119,7 @@ def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, Step
 
 
 class MetricsFile:
-    """Writes a JSON line a step."""
+    """Writes a JSON line a step; a number that is not finite is null there."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -128,6 +129,9 @@ class MetricsFile:
 
     def step_ends(self, record: StepRecord, result: StepResult) -> None:
         line = {name: getattr(record, name) for name in record.__slots__}
+        for name, value in line.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                line[name] = None
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import RunResult, run_threads
@@ -170,3 +171,32 @@ def test_adamw_equals_one_process(tmp_path: Path) -> None:
     for name, expected in oracle.parameters.items():
         torch.testing.assert_close(result.parameters[name], expected, rtol=1e-3, atol=2e-6)
     assert result.losses == pytest.approx(oracle.losses, rel=1e-5)
+
+
+def test_a_run_starts_from_a_checkpoint_of_transformers(tmp_path: Path) -> None:
+    shape = Shape("interleaved", 2, 2)
+    artifact = artifact_of(shape)
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(LlamaConfig(**artifact.manifest.config))
+    model.save_pretrained(tmp_path / "checkpoint")
+    data = write_data(tmp_path / "data.safetensors", shape.batch, STEPS)
+    config = RunConfig(
+        steps=STEPS, data=(data,), lr=LR, clip=CLIP, init=tmp_path / "checkpoint", seed=99
+    )
+    result = run_threads(artifact, config)
+    parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    oracle = run_oracle(
+        artifact.manifest.config, parameters, load_file(data), shape.batch, STEPS, LR, CLIP
+    )
+    assert_equal_to_oracle(result, oracle)
+
+
+def test_a_step_whose_gradients_are_not_finite_is_skipped_by_all(tmp_path: Path) -> None:
+    """The first update is absurdly large, so that the second step's gradients overflow."""
+    shape = Shape("one_f_one_b", 2, 2, dp=2)
+    data = write_data(tmp_path / "data.safetensors", shape.batch, 2)
+    config = RunConfig(steps=2, data=(data,), lr=1e30, clip=0.0, seed=SEED)
+    result = run_threads(artifact_of(shape), config)
+    for steps in result.results:
+        assert [s.skipped for s in steps] == [None, "the gradients are not finite"]
+    assert all(torch.isfinite(p).all() for p in result.parameters.values())

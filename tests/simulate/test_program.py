@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -241,12 +240,10 @@ def test_ticks_that_leave_64_bits_are_refused() -> None:
     assert caught.value.diagnostics[0].code == "E308"
 
 
-def test_large_programs_take_a_moment() -> None:
-    """32 ranks, 512 microbatches, 160,000 instructions; about 0.1 s."""
+def test_large_programs() -> None:
+    """32 ranks, 512 microbatches, 160,000 instructions."""
     order = one_f_one_b(32, 512)
     programs = programs_of(order)
     durations = abstract_durations(Costs().of_stages(32, 32), 32)
-    began = time.perf_counter()
     timeline = simulate_programs(programs, durations)
-    assert time.perf_counter() - began < 2
     assert compute_figures(timeline).makespan == 3 * 512 + 3 * 31
