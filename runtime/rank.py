@@ -109,7 +109,7 @@ def load_states(
         return {u.name: UnitState(u, initialise(_parameters(u), config.seed)) for u in mine}
     everything = [parameter for unit in manifest.units for parameter in _parameters(unit)]
     wanted = {parameter.name for unit in mine for parameter in _parameters(unit)}
-    values = read_checkpoint(config.init, everything, wanted)
+    values = read_checkpoint(config.init, everything, manifest.config, wanted)
     states: dict[str, UnitState] = {}
     for unit in mine:
         # Each value is dropped once it is copied, so that they are not all there twice.

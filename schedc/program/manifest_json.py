@@ -198,8 +198,9 @@ def _get(fields: Object, name: str, kind: type[T]) -> T:
 
 
 def _is(value: object, kind: type[T], what: str) -> T:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{what} must be {'a text' if kind is str else 'a whole number'}")
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        name = "a text" if kind is str else "true or false" if kind is bool else "a whole number"
+        raise ValueError(f"{what} must be {name}")
     return value
 
 
