@@ -20,6 +20,7 @@ COMMANDS = {
     "compile": "Compile a plan to a folder of programs that torchrun can run.",
     "simulate": "Predict a schedule or a compiled folder, the latter from measured times.",
     "viz": "Draw a bubble diagram of a schedule, a plan, a compiled folder or a run.",
+    "fmt": "Format .sched files: spacing, indentation, alignment; never the meaning.",
     "list": "List the bundled schedules and plans.",
     "explain": "Explain an error code.",
 }

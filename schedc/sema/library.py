@@ -207,14 +207,21 @@ def _read(path: Path | Traversable, name: str, span: Span | None) -> ast.File:
 def read_text(path: Path | Traversable, name: str, span: Span | None = None) -> str:
     """The text of a file; raises a diagnostic where it cannot be read."""
     try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DiagnosticError(
-            Diagnostic("E107", f"{name} is not UTF-8 text (byte {error.start})", span)
-        ) from None
+        content = path.read_bytes()
     except OSError as error:
         raise DiagnosticError(
             Diagnostic("E212", f"cannot read {name}: {error.strerror or error}", span)
+        ) from None
+    return decode(content, name, span)
+
+
+def decode(content: bytes, name: str, span: Span | None = None) -> str:
+    """The text of a file's bytes; raises a diagnostic where they are none."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DiagnosticError(
+            Diagnostic("E107", f"{name} is not UTF-8 text (byte {error.start})", span)
         ) from None
 
 

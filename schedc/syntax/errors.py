@@ -166,7 +166,7 @@ def _unexpected_token(error: UnexpectedToken, text: Text) -> Diagnostic:
             span,
             help="F, B, I, W and R cannot be names; choose another one",
         )
-    after_number = re.search(r"(?<![A-Za-z0-9_.])[0-9]+(?:\.[0-9]+)?$", before)
+    after_number = re.search(r"(?<![A-Za-z0-9_.])[0-9]+(?:\.[0-9]+)?\Z", before)
     if token.type == "DOT" and after_number is not None:
         written = after_number.group() + "."
         place = _span(text.source, span.line, span.column - len(written) + 1, len(written))

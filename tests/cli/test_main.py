@@ -38,7 +38,7 @@ def test_version_and_help(schedc: Terminal) -> None:
     for flag in ("-h", "--help"):
         found = schedc(flag)
         assert found.code == 0
-        for command in ("check", "compile", "simulate", "viz", "list", "explain"):
+        for command in ("check", "compile", "simulate", "viz", "fmt", "list", "explain"):
             assert re.search(rf"^  {command} ", found.out, re.M)
             assert schedc(command, flag).code == 0
 
@@ -257,6 +257,7 @@ def test_bare_schedules_need_neither_torch_nor_networkx() -> None:
         ["compile", "--help"], ["simulate", "--help"], ["check", "zb_h1"],
         ["check", "zb_h1", "--json"], ["viz", "zb_h1"], ["simulate", "zb_h1"],
         ["compile", "zb_h1", "--emit", "program"], ["compile", "llama_tiny_zb", "--emit", "plan"],
+        ["fmt", "--check", "schedules", "docs/examples"],
     )  # fmt: skip
     assert "numpy" in names
     assert not {"torch", "networkx", "transformers", "ortools"} & set(names)

@@ -1,6 +1,7 @@
 """The documents beside this file are the tests of the diagnostics.
 
-A document has, once or more, a block of source and a block of what is printed for it::
+A document is named after its code and has, once or more, a block of input and a block of what is
+printed for it::
 
     ```sched P=2 V=3
     schedule … { … }
@@ -10,8 +11,10 @@ A document has, once or more, a block of source and a block of what is printed f
     error[E201]: …
     ```
 
-What follows ``sched`` is what ``--set`` would say. Run with ``UPDATE_ERRORS=1`` to write what is
-printed now into the documents; read the difference before committing it.
+The first word says what the input is (see ``cases.py``): `sched` a source, `order` the text of an
+order, `program` an edit of compiled programs, `sh` commands. Blocks ```` ```file NAME ```` before
+an input are files beside it. Run with ``UPDATE_ERRORS=1`` to write what is printed now into the
+documents; read the difference before committing it.
 """
 
 import os
@@ -21,50 +24,29 @@ from pathlib import Path
 import pytest
 
 from schedc.catalogue import CATALOGUE
-from schedc.diagnostics import DiagnosticError, render
-from schedc.ir.cost import Costs
-from schedc.ir.verify import verify_order
-from schedc.sema.claims import claims_to_diagnostics, evaluate_claims
-from schedc.sema.library import load_file
-from schedc.sema.plan import make_plan
-from schedc.sema.schedule import instantiate
-from schedc.simulate.figures import figures
-from schedc.simulate.order import simulate_order
+from tests.driver.conftest import trace_each_model_once
+from tests.errors.cases import printed_for
+
+__all__ = ["trace_each_model_once"]
 
 HERE = Path(__file__).parent
 DOCUMENTS = sorted(HERE.glob("E*.md"))
 CASE = re.compile(
-    r"```sched(?P<settings>[^\n]*)\n(?P<source>.*?)```\n+```text\n(?P<printed>.*?)```", re.S
+    r"(?P<files>(?:```file [^\n]+\n(?:(?!```).*\n)*```\n+)*)"
+    r"```(?P<kind>sched|order|program|sh)(?P<words>[^\n]*)\n(?P<input>(?:(?!```).*\n)*)```\n+"
+    r"```text\n(?P<printed>(?:(?!```).*\n)*)```"
 )
+FILE = re.compile(r"```file ([^\n]+)\n((?:(?!```).*\n)*)```")
 
-ELSEWHERE = {"E107", "E109"}
-"""Codes whose input cannot stand in a document; tests/language has their tests."""
-MINE = re.compile(r"E1\d\d|E20\d|E21\d|E220|E303|E305|E701|E803|E80[789]|E81[012]")
-
-
-def printed_for(source: str, settings: dict[str, str]) -> str:
-    """Everything that is wrong with a file, as a person would see it."""
-    path = Path("example.sched")
-    path.write_text(source, encoding="utf-8", newline="")
-    try:
-        library = load_file(path)
-        for name in library.local_plans:
-            make_plan(library, name, settings)
-        if library.local_plans:
-            return ""
-        for name in library.local_schedules:
-            arguments = dict(settings)
-            P, M = int(arguments.pop("P", 4)), int(arguments.pop("M", 8))
-            instance = instantiate(library, name, P, M, arguments)
-            verify_order(instance.order)
-            costs = Costs().of_stages(P, instance.order.stages)
-            found = figures(simulate_order(instance.order, costs), costs)
-            false = claims_to_diagnostics(evaluate_claims(instance, found, costs))
-            if false:
-                raise DiagnosticError(false)
-    except DiagnosticError as error:
-        return render(error.diagnostics)
-    return ""
+ELSEWHERE = {
+    "E107": "bytes that are no UTF-8 cannot stand in a document; tests/language/test_lexical.py",
+    "E109": "its input is too long; tests/language/test_lexical.py",
+    "E901": "needs a damaged folder; tests/program/test_artifact.py",
+    "E902": "data of a run; tests/runtime/test_data.py",
+    "E903": "weights of a run; tests/runtime/test_weights.py",
+    "E904": "processes of a run; tests/runtime",
+}
+"""Codes without a document, why, and where their tests are."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
@@ -73,20 +55,25 @@ def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     text = document.read_text(encoding="utf-8")
     cases = list(CASE.finditer(text))
     assert cases, "the document has no case"
+    assert text.count("```text\n") == len(cases), "a block of output belongs to no input"
 
     def replaced(match: re.Match[str]) -> str:
-        settings = dict(word.split("=", 1) for word in match["settings"].split())
-        printed = printed_for(match["source"], settings)
-        return f"```sched{match['settings']}\n{match['source']}```\n\n```text\n{printed}\n```"
+        for name, content in FILE.findall(match["files"]):
+            Path(name).write_text(content, encoding="utf-8")
+        printed = printed_for(match["kind"], match["words"].split(), match["input"])
+        head = match.group()[: match.start("printed") - match.start()]
+        return f"{head}{printed}\n```"
 
     now = CASE.sub(replaced, text)
     if os.environ.get("UPDATE_ERRORS"):
         document.write_text(now, encoding="utf-8")
     assert now == document.read_text(encoding="utf-8")
-    code = document.stem.split("_")[0]
+    code = document.stem
+    assert text.startswith(f"# {code}: {CATALOGUE[code].title}\n")
     assert all(f"error[{code}]" in match["printed"] for match in CASE.finditer(now))
 
 
 def test_every_code_has_a_document() -> None:
-    wanted = {code for code in CATALOGUE if MINE.fullmatch(code)} - ELSEWHERE
-    assert wanted == {document.stem.split("_")[0] for document in DOCUMENTS}
+    written = {document.stem for document in DOCUMENTS}
+    assert written | ELSEWHERE.keys() == CATALOGUE.keys()
+    assert not written & ELSEWHERE.keys()

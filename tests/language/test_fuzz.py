@@ -1,50 +1,64 @@
-"""Whatever the text, the only error is a diagnostic, and every diagnostic has a place."""
-
-import random
-from pathlib import Path
+"""Whatever the text and the settings, all that comes out are diagnostics, each with its place."""
 
 import pytest
 
-import schedc.schedules
-from schedc.diagnostics import DiagnosticError, render
+from schedc.diagnostics import Diagnostic, DiagnosticError
+from schedc.ir.verify import verify_order
 from schedc.sema.library import load_text
-from schedc.sema.plan import make_plan
 from schedc.sema.schedule import instantiate
-
-SOURCES = [
-    path.read_text(encoding="utf-8")
-    for path in sorted(Path(schedc.schedules.__file__).parent.rglob("*.sched"))
-]
-PIECES = [
-    *("(", ")", "{", "}", "[", "]", ",", ":", "..", ".", "=", "==", "*", "**", "/", "//", "-", "+"),
-    *(" F", " B", " W*", " I*(r)", " R(r, 0)", " for", " if", " let", " in", " else", " not", " s"),
-    *(" order", " P", " 0", " 7", " 1.5", '"', "#", "\n", "\r", "\t", "\ufeff", "é", "１", " GiB"),
-    *(" policy {", " when", " check", " T.F", " makespan", " 2 ** 9999999", " 0..999999999"),
-]
+from tests.language import mutation
+from tests.language.mutation import Case, failure, minimised, mutated
 
 
-def mutated(rng: random.Random) -> str:
-    text = rng.choice(SOURCES)
-    for _ in range(rng.randint(1, 4)):
-        at, length = rng.randrange(len(text) + 1), rng.choice([0, 0, 1, 3, 12])
-        piece = rng.choice(PIECES) if rng.random() < 0.8 else text[rng.randrange(len(text)) :][:9]
-        text = text[:at] + (piece if rng.random() < 0.8 else "") + text[at + length :]
-    return text
+def check_seeds(seeds: range) -> None:
+    for seed in seeds:
+        case = mutated(seed)
+        wrong = failure(case)
+        if wrong is not None:
+            pytest.fail(f"seed {seed}: {wrong}\n{minimised(case, failure)}", pytrace=False)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(20))
 def test_mutated_sources_give_diagnostics_at_most(block: int) -> None:
-    for seed in range(30 * block, 30 * block + 30):
-        text = mutated(random.Random(seed))
-        try:
-            library = load_text("fuzz.sched", text)
-            for name in library.local_schedules:
-                instantiate(library, name, 3, 4, {})
-            for name in library.local_plans:
-                make_plan(library, name, {})
-        except DiagnosticError as error:
-            found = error.diagnostics
-        else:
-            continue
-        assert all(diagnostic.span is not None for diagnostic in found), (seed, text)
-        assert render(found)
+    check_seeds(range(50 * block, 50 * block + 50))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("block", range(100))
+def test_ten_thousand_mutated_sources(block: int) -> None:
+    check_seeds(range(10_000 + 100 * block, 10_000 + 100 * block + 100))
+
+
+def test_sources_unmutated_are_fine() -> None:
+    assert [failure(Case(text)) for text in mutation.SOURCES] == [None] * len(mutation.SOURCES)
+
+
+def test_the_wide_source_is_evaluated_to_its_end() -> None:
+    library = load_text("a.sched", mutation.WIDER)
+    instance = instantiate(library, "wide", 3, 4, {})
+    verify_order(instance.order)
+    assert instance.notes == ('P = 3, "quoted", [0, 1]',)
+
+
+def test_a_seed_is_always_the_same_case() -> None:
+    assert mutated(7) == mutated(7)
+    assert len({mutated(seed) for seed in range(100)}) > 90
+
+
+def test_failures_are_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lexer that chokes on `é` and a plan without a place are both told, in few characters."""
+
+    def choke(name: str, text: str) -> None:
+        if "é" in text:
+            raise TypeError("no")
+        if "W" in text:
+            raise DiagnosticError(Diagnostic("E101", "somewhere"))
+        load_text(name, text)
+
+    monkeypatch.setattr(mutation, "load_text", choke)
+    case = Case(mutation.LATER.replace("llama", "lláma é"), (("P", "2"),))
+    found = failure(case)
+    assert found is not None
+    assert found.startswith("TypeError at test_fuzz.py:")
+    assert minimised(case, failure) == Case("é")
+    assert failure(Case("xxWx")) == "no line and column: E101 somewhere"

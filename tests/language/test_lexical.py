@@ -259,3 +259,8 @@ def test_deep_nesting_is_an_error_at_most(expression: str) -> None:
 def test_deep_blocks() -> None:
     text = schedule_of("repeat 1 { " * 2000 + "F(r, 0)" + " }" * 2000)
     assert codes_of(text) == ["E109"]
+
+
+def test_a_point_below_a_number_is_no_part_of_it() -> None:
+    span = error_span("# see 2104.044\n.")
+    assert (span.line, span.column) == (2, 1)
