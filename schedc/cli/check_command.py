@@ -46,7 +46,7 @@ def command(target: str, settings: dict[str, str], costs: Costs, as_json: bool, 
     if len(targets) > 1 and settings:
         names = ", ".join(found.name for found in targets)
         raise click.UsageError(f"--set needs one schedule or plan: choose {target}:NAME of {names}")
-    if all(found.is_plan for found in targets):
+    if any(found.is_plan for found in targets):
         refuse_costs(costs, "a plan")
     documents: list[dict[str, object]] = []
     mistakes: list[Diagnostic] = []

@@ -81,12 +81,13 @@ def _simulate_folder(folder: Path, times: Path | None) -> Trace:
     from schedc.cost.estimate import nominal_times, read_times
     from schedc.driver.build import predict
     from schedc.program.artifact import load_artifact
+    from schedc.program.verify import verify_programs
 
     artifact = load_artifact(folder)
-    names = tuple(name for name in artifact.manifest.signatures if name != "rotary")
-    ranks = artifact.manifest.mesh.pp
-    found = read_times(times, names, ranks) if times is not None else nominal_times(artifact.model)
-    return predict(artifact.manifest, artifact.programs, found)
+    verify_programs(artifact.programs, artifact.model, artifact.manifest.mesh.dp)
+    manifest = artifact.manifest
+    found = read_times(times, manifest) if times is not None else nominal_times(artifact.model)
+    return predict(manifest, artifact.programs, found)
 
 
 def _simulate_target(target: str, settings: dict[str, str], costs: Costs) -> Trace:

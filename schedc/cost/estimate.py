@@ -12,6 +12,7 @@ from pathlib import Path
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.ir.cost import StageCosts
 from schedc.program.durations import Durations
+from schedc.program.manifest import Manifest
 from schedc.program.signature import Model, Unit
 
 NOMINAL_FLOPS = 50_000_000_000
@@ -48,8 +49,11 @@ def nominal_times(model: Model) -> Times:
     return Times(graphs, note=note)
 
 
-def read_times(path: Path, graphs: tuple[str, ...], ranks: int) -> Times:
-    """Times that a run wrote with ``--times-out``; they must cover ``graphs`` and all ``ranks``."""
+def read_times(path: Path, manifest: Manifest) -> Times:
+    """Times that a run of the build ``manifest`` wrote with ``--times-out``.
+
+    Raises E907 where they are another build's, on another mesh, or leave something out.
+    """
 
     def refuse(why: str) -> DiagnosticError:
         return DiagnosticError(Diagnostic("E907", f"{path}: {why}"))
@@ -75,11 +79,19 @@ def read_times(path: Path, graphs: tuple[str, ...], ranks: int) -> Times:
         raise refuse(f"has no entry {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise refuse(f"is damaged: {error}") from error
+    mesh = manifest.mesh
+    if data.get("build") != manifest.hashes.get("graphs", ""):
+        raise refuse("was measured on other graphs than those of this build; measure it again")
+    if data.get("mesh") != str(mesh):
+        raise refuse(f"was measured on mesh {data.get('mesh')}; this build's is {mesh}")
+    graphs = [name for name in manifest.signatures if name != "rotary"]
+    units = [unit.name for unit in manifest.units] if mesh.dp > 1 else []
     missing = [name for name in graphs if name not in times.graphs]
+    missing += [f"the reduction of {unit}" for unit in units if unit not in times.reduce]
     if missing:
         raise refuse(f"has no time for {', '.join(missing)}; measure this build again")
-    if len(times.step) not in (0, ranks):
-        raise refuse(f"has the step of {len(times.step)} pipeline ranks; this build has {ranks}")
+    if len(times.step) != mesh.pp:
+        raise refuse(f"has the step of {len(times.step)} pipeline ranks; this build has {mesh.pp}")
     return times
 
 

@@ -128,9 +128,35 @@ class Trace:
                 notes=tuple(data["notes"]),
             )
             _check(Trace, trace)
+            _check_sizes(trace)
             return trace
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a timeline: {error}") from error
+
+
+MOST_RANKS = 65_536
+
+
+def _check_sizes(trace: Trace) -> None:
+    """Raises TypeError where the parts of a trace do not fit one another."""
+    if trace.origin not in ("predicted", "measured"):
+        raise TypeError(f"origin is {trace.origin!r}")
+    if trace.memory_unit not in ("units", "bytes"):
+        raise TypeError(f"memory_unit is {trace.memory_unit!r}")
+    if trace.memory_limit is not None and not isinstance(trace.memory_limit, int | float):
+        raise TypeError(f"memory_limit is {trace.memory_limit!r}")
+    if not 1 <= trace.ranks <= MOST_RANKS:
+        raise TypeError(f"ranks is {trace.ranks}, not from 1 to {MOST_RANKS}")
+    if len(trace.rank_of) != trace.stages:
+        raise TypeError(f"rank_of has {len(trace.rank_of)} entries for {trace.stages} stages")
+    for rank in trace.rank_of:
+        if type(rank) is not int or not 0 <= rank < trace.ranks:
+            raise TypeError(f"rank_of names {rank!r}, with {trace.ranks} ranks")
+    if len(trace.memory) not in (0, trace.ranks):
+        raise TypeError(f"memory has {len(trace.memory)} curves for {trace.ranks} ranks")
+    for note in trace.notes:
+        if not isinstance(note, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a note is {note!r}")
 
 
 Row = TypeVar("Row", TraceTask, TraceMessage, TraceOther)

@@ -136,8 +136,10 @@ def times(folder: Path, **changes: object) -> Path:
         for unit in ("embedding", "layer", "head")
         for op in "FIW"
     }
+    manifest = load_artifact(folder).manifest
     data: dict[str, object] = {
-        "schema": "schedc times 1", "graphs": graphs, "message": 0.5, "reduce": {}, "count": 0.0,
+        "schema": "schedc times 1", "build": manifest.hashes["graphs"], "mesh": str(manifest.mesh),
+        "graphs": graphs, "message": 0.5, "reduce": {}, "count": 0.0,
         "norm": 0.25, "report": 0.125, "step": [3.0, 5.0], "note": "made by hand", **changes,
     }  # fmt: skip
     path = folder.parent / "times.json"
@@ -204,6 +206,8 @@ def test_simulate_a_folder_from_measured_times(schedc: Terminal, folder: Path) -
         ({"reduce": 3}, ["damaged"]),
         ({"step": [1.0]}, ["step of 1 pipeline ranks", "has 2"]),
         ({"step": 1.0}, ["damaged"]),
+        ({"build": "0123"}, ["other graphs than those of this build"]),
+        ({"mesh": "dp=1 pp=4 cp=1 tp=1"}, ["on mesh dp=1 pp=4", "this build's is dp=1 pp=2"]),
         ({"schema": "schedc times 9"}, ["no file of measured times", "schedc times 1"]),
     ],
     ids=str,
@@ -424,3 +428,15 @@ def test_a_schedule_that_deadlocks(schedc: Terminal, tmp_path: Path) -> None:
         assert found.code == 1
         assert "error[E401]" in found.err
         assert f"{path}:4:25" in found.err
+
+
+def test_simulate_verifies_a_folder_that_was_edited(schedc: Terminal, folder: Path) -> None:
+    program = folder / "rank0.prog"
+    lines = program.read_text().splitlines(keepends=True)
+    sends = [index for index, line in enumerate(lines) if " send " in line]
+    program.write_text("".join(lines[: sends[0]] + lines[sends[0] + 1 :]))
+    before = files_in(folder)
+    found = schedc("simulate", folder)
+    assert found.code == 1
+    assert "E50" in found.err
+    assert files_in(folder) == before
