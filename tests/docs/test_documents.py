@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from schedc.ir.text import print_order
+from schedc.sema.library import bundled, load_text
+from schedc.sema.schedule import instantiate
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,6 +33,18 @@ def test_sources_shown_in_the_readme_are_the_bundled_ones() -> None:
         bundled = next((ROOT / "schedules").rglob(f"{name}.sched")).read_text(encoding="utf-8")
         for line in text.splitlines():
             assert words(line) in {words(known) for known in bundled.splitlines()}, line
+
+
+def test_the_sources_of_the_language_reference_are_bundled() -> None:
+    text = (ROOT / "docs/language.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```\n((?:schedule|plan) .*?)```", text, re.DOTALL)
+    library = load_text("language.md", "\n".join(blocks))
+    library.check()
+    assert set(library.local_schedules) == {"gpipe", "one_f_one_b", "zb_h1", "interleaved"}
+    assert library.local_plans == ("llama_tiny_zb",)
+    for name in library.local_schedules:
+        mine, known = (instantiate(lib, name, 4, 6, {}) for lib in (library, bundled()))
+        assert print_order(mine.order) == print_order(known.order)
 
 
 def test_files_named_in_the_documents_exist() -> None:
