@@ -92,8 +92,9 @@ def _render_one(diagnostic: Diagnostic, color: bool) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if color else text
 
     lines = [f"{paint('1;31', f'error[{diagnostic.code}]')}: {paint('1', diagnostic.message)}"]
-    places = [Label(diagnostic.span, "")] if diagnostic.span is not None else []
-    places += diagnostic.labels
+    places = list(diagnostic.labels)
+    if diagnostic.span is not None and diagnostic.span not in [p.span for p in places]:
+        places.insert(0, Label(diagnostic.span, ""))
     width = max((len(str(label.span.line)) for label in places), default=1)
     for label in places:
         span = label.span
