@@ -193,7 +193,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "betas": _betas,
     "momentum": _number(0.0),
     "clip": _number(0.0),
-    "timeout": _number(0.0, above_low=True),
+    "timeout": _number(1.0),
     "log_every": _integer(1),
 }
 """How a value of each key is checked; raises ValueError with what it has to be."""

@@ -54,7 +54,8 @@ def _merged(rank: Rank, everybody: list[Times]) -> Times:
     note = f"measured on {mesh.size} ranks"
     if mesh.size > (cores or 1):
         note += f", which share {cores} cores: every time includes waiting for a core"
-    merged: Times = {"ranks": mesh.size, "cores": cores, "note": note}
+    build = rank.manifest.hashes.get("graphs", "")
+    merged: Times = {"build": build, "mesh": str(mesh), "cores": cores, "note": note}
     for key in ("graphs", "reduce"):
         names = sorted({name for times in everybody for name in times[key]})
         merged[key] = {

@@ -28,6 +28,7 @@ from schedc.runtime.training import MetricsFile, Observer, export, save_gradient
 from schedc.runtime.transports.gloo import GlooTransport, lost_peer
 from schedc.runtime.verdict import Describer
 from schedc.runtime.watchdog import Watchdog
+from schedc.runtime.weights import refuse_foreign
 
 EPILOG = (
     "Every option is also a key of the --config file. torchrun --nproc-per-node N … starts N ranks."
@@ -231,12 +232,28 @@ def _prepare_outputs(config: RunConfig) -> TextIO | None:
                 raise IsADirectoryError(21, "it is a folder")
         except OSError as error:
             raise _unwritable(path, error) from None
+    for path in written:
+        if path is not None:
+            _probe(path)
+    if config.export is not None:
+        refuse_foreign(config.export)
     if config.metrics is None:
         return None
     try:
         return config.metrics.open("w", encoding="utf-8")
     except OSError as error:
         raise _unwritable(config.metrics, error) from None
+
+
+def _probe(path: Path) -> None:
+    """Raises E904 where ``path`` cannot be written; what is in it stays."""
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if not existed:
+        path.unlink()
 
 
 def _unwritable(path: Path, error: OSError) -> DiagnosticError:
@@ -265,9 +282,9 @@ def _work(
     watchdog.enter("writes results")
     if wanted and config.steps:
         save_gradients(rank, transport, config, gradients)
+    reports.after()
     if config.export is not None:
         export(rank, transport, config)
-    reports.after()
     if metrics is not None:
         metrics.close()
 

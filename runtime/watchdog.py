@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from schedc.runtime.position import ROW, STEP, STEPPING, SharedPosition
-from schedc.runtime.verdict import Describer, Report, State, Status, judge
+from schedc.runtime.verdict import Describer, Report, State, Status, judge, process_state
 
 
 class Store(Protocol):
@@ -214,7 +214,8 @@ class Watchdog:
             time.sleep(0.02)
         for report in others:
             if report.status is not None and report.status.host == self.identity.host:
-                _kill(report.status.pid)
+                if process_state(report.status.pid) not in ("", "Z"):  # its number may be taken
+                    _kill(report.status.pid)
                 Path(report.status.file).unlink(missing_ok=True)
 
 

@@ -257,7 +257,7 @@ def write_checkpoint(
     something else, and reports whatever goes wrong.
     """
     try:
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{STAGING}*"):  # by an export that was killed
             shutil.rmtree(left)
@@ -271,7 +271,7 @@ def write_checkpoint(
         raise _refusal(f"cannot write checkpoint {folder}: {error}") from None
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
     """Refuse to write over a ``config.json`` that is no model's."""
     if folder.exists() and not folder.is_dir():
         raise _refusal(f"cannot write checkpoint {folder}: it is a file")

@@ -143,7 +143,7 @@ def _check_sizes(trace: Trace) -> None:
         raise TypeError(f"origin is {trace.origin!r}")
     if trace.memory_unit not in ("units", "bytes"):
         raise TypeError(f"memory_unit is {trace.memory_unit!r}")
-    if trace.memory_limit is not None and not isinstance(trace.memory_limit, int | float):
+    if type(trace.memory_limit) not in (type(None), int, float):
         raise TypeError(f"memory_limit is {trace.memory_limit!r}")
     if not 1 <= trace.ranks <= MOST_RANKS:
         raise TypeError(f"ranks is {trace.ranks}, not from 1 to {MOST_RANKS}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from schedc.ir.order import Op
-from schedc.program.body import Body, Call, Reduce, Step
+from schedc.program.body import GRADIENT_AXES, Body, Call, Reduce, Step
 from schedc.program.instructions import (
     BODY,
     CODE,
@@ -22,8 +22,6 @@ from schedc.program.instructions import (
     Table,
 )
 from schedc.program.program import Programs, RankProgram
-
-AXES = ("dp",)
 
 
 def reduce_gradients(programs: Programs) -> Programs:
@@ -75,7 +73,7 @@ def _reducing(body: Body) -> Body:
     for step in body.steps:
         steps.append(step)
         if isinstance(step, Call) and step.graph.endswith(".W"):
-            steps.append(Reduce(step.unit, AXES))
+            steps.append(Reduce(step.unit, GRADIENT_AXES))
     return replace(body, last=True, steps=tuple(steps))
 
 

@@ -24,6 +24,10 @@ class Call:
     writes: tuple[str, ...]
 
 
+GRADIENT_AXES = ("dp",)
+"""The mesh axes that gradients are summed over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduce:
     """Start to sum a unit's gradients over mesh axes; the stream waits for it."""

@@ -95,26 +95,48 @@ def manifest_from_json(text: str, signature: Callable[[str], Signature]) -> Mani
     rank_of = _all(_list(fields, "rank_of"), int, "`rank_of`")
     if len(rank_of) != len(stages):
         raise ValueError(f"`rank_of` tells of {len(rank_of)} stages, `stages` of {len(stages)}")
-    return Manifest(
-        name=_get(fields, "name", str),
-        schedule=_get(fields, "schedule", str),
-        mesh=Mesh(**{axis: _get(mesh, axis, int) for axis in AXES}),
-        sequence=_get(fields, "sequence", int),
-        batch=_get(fields, "batch", int),
-        microbatch=_get(fields, "microbatch", int),
-        microbatches=_get(fields, "microbatches", int),
-        precision=_get(fields, "precision", str),
-        optimizer=_get(fields, "optimizer", str),
-        rank_of=rank_of,
-        stages=tuple(_all(_items(stage, "`stages`"), str, "`stages`") for stage in stages),
-        units=tuple(map(_unit, _list(fields, "units"))),
-        signatures={
-            name: signature(name) for name in _all(_list(fields, "graphs"), str, "`graphs`")
-        },
-        config=_object(fields.get("config"), "`config`"),
-        sources={source: _source_lines(lines) for source, lines in sources.items()},
-        hashes={name: _get(hashes, name, str) for name in hashes},
+    return _consistent(
+        Manifest(
+            name=_get(fields, "name", str),
+            schedule=_get(fields, "schedule", str),
+            mesh=Mesh(**{axis: _get(mesh, axis, int) for axis in AXES}),
+            sequence=_get(fields, "sequence", int),
+            batch=_get(fields, "batch", int),
+            microbatch=_get(fields, "microbatch", int),
+            microbatches=_get(fields, "microbatches", int),
+            precision=_get(fields, "precision", str),
+            optimizer=_get(fields, "optimizer", str),
+            rank_of=rank_of,
+            stages=tuple(_all(_items(stage, "`stages`"), str, "`stages`") for stage in stages),
+            units=tuple(map(_unit, _list(fields, "units"))),
+            signatures={
+                name: signature(name) for name in _all(_list(fields, "graphs"), str, "`graphs`")
+            },
+            config=_object(fields.get("config"), "`config`"),
+            sources={source: _source_lines(lines) for source, lines in sources.items()},
+            hashes={name: _get(hashes, name, str) for name in hashes},
+        )
     )
+
+
+def _consistent(manifest: Manifest) -> Manifest:
+    """``manifest``; raises ValueError where its parts do not fit one another."""
+    mesh = manifest.mesh
+    if min(mesh.dp, mesh.pp) < 1 or (mesh.cp, mesh.tp) != (1, 1):
+        raise ValueError(f"there is no mesh {mesh}: dp and pp are 1 or more, cp and tp are 1")
+    product = mesh.dp * manifest.microbatch * manifest.microbatches
+    if manifest.batch != product or product < 1:
+        raise ValueError(
+            f"a batch of {manifest.batch} is not dp * microbatch * microbatches = {product}"
+        )
+    held = [name for stage in manifest.stages for name in stage]
+    units = [unit.name for unit in manifest.units]
+    if held != units:
+        raise ValueError(f"the stages hold {' '.join(held)}, the model has {' '.join(units)}")
+    graphs = {f"{unit.graphs}.{op}" for unit in manifest.units for op in "FIW"}
+    if missing := sorted(graphs - set(manifest.signatures)):
+        raise ValueError(f"`graphs` lacks {', '.join(missing)}")
+    return manifest
 
 
 def is_manifest(text: str) -> bool:

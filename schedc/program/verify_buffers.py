@@ -6,13 +6,14 @@ neighbouring events, so that a million instructions are checked by a few array o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from schedc.program.instructions import CODE, READS, REF, WRITES, Code
 from schedc.program.program import RankProgram
-from schedc.program.signature import Model
+from schedc.program.signature import DTYPE_BYTES, Model
 from schedc.program.verify_columns import At, Bools, Columns, Findings, Ints
 from schedc.program.verify_values import (
     ANY_LOSS,
@@ -48,9 +49,27 @@ def check_buffers(columns: Columns, model: Model | None, findings: Findings) -> 
     for program in columns.programs:
         _check_waits(columns, program, findings)
         events = _events(program, findings)
+        if events is not None:
+            _check_pools(program, events, findings)
         if events is not None and len(events):
             check_kinds(columns, program, events, model, findings)
             _Slots(columns, program, events, findings).check()
+
+
+def _check_pools(program: RankProgram, events: Events, findings: Findings) -> None:
+    """Every pool is as large as its use: the prediction of memory rests on it."""
+    last = np.zeros(len(program.buffers), dtype=np.int64)
+    base = np.cumsum([0, *(buffer.slots for buffer in program.buffers)])[:-1]
+    np.maximum.at(last, events.buffer, events.slot - base[events.buffer] + 1)
+    for buffer, used in zip(program.buffers, last.tolist(), strict=True):
+        where = f"rank {program.rank}: buffer {buffer.name}"
+        if buffer.slots != used:
+            findings.add("E505", f"{where} has {buffer.slots} slots, but {used} are used")
+        if buffer.kind in ("saved", "owed"):
+            continue
+        size = math.prod(buffer.shape) * DTYPE_BYTES[buffer.dtype]
+        if buffer.bytes != size:
+            findings.add("E505", f"{where} is said to hold {buffer.bytes} bytes, but holds {size}")
 
 
 def _check_waits(columns: Columns, program: RankProgram, findings: Findings) -> None:

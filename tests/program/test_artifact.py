@@ -172,7 +172,10 @@ def edit_manifest(key: str, value: object) -> Callable[[Path], None]:
         (edit_manifest("stages", [["a"], "b"]), "`stages` must hold lists"),
         (edit_manifest("rank_of", [0]), "`rank_of` tells of 1 stages, `stages` of 2"),
         (edit_manifest("rank_of", [1, 0]), "rank0.prog: its stages are ((0, "),
-        (edit_manifest("microbatches", 4), "rank0.prog: its number of microbatches is 3, and the"),
+        (
+            edit_manifest("microbatches", 4),
+            "a batch of 12 is not dp * microbatch * microbatches = 16",
+        ),
         (edit_manifest("graphs", ["../x"]), "'../x' is no name of a graph"),
         (edit_manifest("hashes", {}), "manifest.json: the hash of graphs/"),
         (put("graphs/head.F.py", "import os\n"), "head.F.py: the file is not the one that was"),

@@ -470,3 +470,29 @@ def test_norm_before_everyone_posts_it(gpipe: Programs) -> None:
     assert verdict(programs) == ()  # its data left long before
     programs = moved(gpipe, 0, "wait  report", "report")
     assert verdict(programs) == ()
+
+
+@pytest.mark.parametrize("axes", [(), ("pp",), ("foo",), ("dp", "dp"), ("dp", "pp")])
+def test_gradients_are_summed_over_replicas_and_nothing_else(
+    zb: Programs, axes: tuple[str, ...]
+) -> None:
+    """Other axes would end in gloo with an exception, or mix what belongs to other stages."""
+    bodies = tuple(
+        replace(
+            body,
+            steps=tuple(replace(s, axes=axes) if isinstance(s, Reduce) else s for s in body.steps),
+        )
+        for body in zb[0].bodies
+    )
+    assert_refused((replace(zb[0], bodies=bodies), *zb[1:]), "E508", "gradients are summed over dp")
+
+
+def test_pools_are_as_large_as_their_use(zb: Programs) -> None:
+    """The prediction of memory rests on their slots and bytes."""
+    dy = zb[0].buffer("dy")
+    for wrong, words in (
+        (replace(dy, slots=dy.slots + 5), f"has {dy.slots + 5} slots, but {dy.slots} are used"),
+        (replace(dy, bytes=0), f"said to hold 0 bytes, but holds {dy.bytes}"),
+    ):
+        buffers = tuple(wrong if buffer.name == "dy" else buffer for buffer in zb[0].buffers)
+        assert_refused((replace(zb[0], buffers=buffers), *zb[1:]), "E505", words)

@@ -55,6 +55,22 @@ def test_a_mistake_is_told_once_by_all_ranks_together(tmp_path: Path) -> None:
     refused(done, "error[E902]", f"there is no data {tmp_path / 'nothing'}")
 
 
+def test_an_output_that_cannot_be_written_is_told_before_the_first_step(
+    build: Path, tmp_path: Path
+) -> None:
+    """Training first and losing the weights at the end would be the other way."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/config.json").write_text('{"theme": "dark"}')
+    options = ("--data", tmp_path / "data.safetensors", "--steps", "1")
+    done = launch(1, build, *options, "--export", tmp_path / "site")
+    refused(done, "error[E903]", "is no model's configuration and would be overwritten")
+    assert "step" not in done.out
+    done = launch(1, build, *options, "--trace-out", tmp_path / "site/config.json/x")
+    refused(done, "error[E904]", "cannot write")
+    assert "step" not in done.out
+    assert (tmp_path / "site/config.json").read_text() == '{"theme": "dark"}'
+
+
 def test_what_is_no_build_is_refused(tmp_path: Path) -> None:
     refused(launch(1, tmp_path / "no build", "--steps", "0"), "error[E901]")
 
@@ -135,4 +151,4 @@ def test_times_are_measured_without_data(build: Path, tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in found["graphs"].values())
     assert len(found["step"]) == 1
     assert found["message"] == 0.0
-    assert found["ranks"] == 1
+    assert found["mesh"] == "dp=1 pp=1 cp=1 tp=1"
