@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from schedc.runtime.training import MetricsFile, Observer, export, save_gradient
 from schedc.runtime.transports.gloo import GlooTransport, lost_peer
 from schedc.runtime.verdict import Describer
 from schedc.runtime.watchdog import Watchdog
-from schedc.runtime.weights import refuse_foreign
+from schedc.runtime.weights import STAGING, refuse_foreign
 
 EPILOG = (
     "Every option is also a key of the --config file. torchrun --nproc-per-node N … starts N ranks."
@@ -236,7 +237,7 @@ def _prepare_outputs(config: RunConfig) -> TextIO | None:
         if path is not None:
             _probe(path)
     if config.export is not None:
-        refuse_foreign(config.export)
+        _probe_folder(config.export)
     if config.metrics is None:
         return None
     try:
@@ -253,7 +254,17 @@ def _probe(path: Path) -> None:
     except OSError as error:
         raise _unwritable(path, error) from None
     if not existed:
-        path.unlink()
+        path.resolve().unlink()  # not a link to what did not exist
+
+
+def _probe_folder(path: Path) -> None:
+    """Raises E903 or E904 where no checkpoint can be written to ``path``; nothing changes."""
+    try:
+        refuse_foreign(path)
+        where = path if path.exists() else path.parent
+        tempfile.TemporaryDirectory(prefix=STAGING, dir=where).cleanup()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> DiagnosticError:

@@ -132,7 +132,7 @@ class MetricsFile:
         for name, value in line.items():
             if isinstance(value, float) and not math.isfinite(value):
                 line[name] = None
-        self.file.write(json.dumps(line) + "\n")
+        self.file.write(json.dumps(line, allow_nan=False) + "\n")
         self.file.flush()
 
 

@@ -155,8 +155,8 @@ class Watchdog:
         status = Status(mine.host, mine.pid, file, self._beat, phase, step, row, age, self._failure)
         self.store.set(f"status/{mine.rank}", status.to_json())
 
-    def _settle(self, told: int | None) -> None:
-        """Judge, or wait for the judge. Never returns, unless nothing is wrong."""
+    def _settle(self, told: int | None) -> NoReturn:
+        """Judge, or wait for the judge; either way this process ends here. Never returns."""
         if self.store.add("judge", 1) != 1:
             for _ in range(100):
                 if self.store.check(["verdict"]):
@@ -206,6 +206,7 @@ class Watchdog:
     def _end_others(self, reports: list[Report]) -> None:
         """Give the others a moment to leave, then kill those of this host that cannot."""
         others = [r for r in reports if r.rank != self.identity.rank and r.state is not State.DONE]
+        dead = {r.rank for r in others if r.state is State.DEAD}
         deadline = time.monotonic() + 3 * self.interval + 0.5
         while time.monotonic() < deadline:
             others = [r for r in others if not self.store.check([f"gone/{r.rank}"])]
@@ -214,7 +215,8 @@ class Watchdog:
             time.sleep(0.02)
         for report in others:
             if report.status is not None and report.status.host == self.identity.host:
-                if process_state(report.status.pid) not in ("", "Z"):  # its number may be taken
+                gone = process_state(report.status.pid) in ("", "Z", "X")
+                if report.rank not in dead and not gone:  # a dead one's number may be taken
                     _kill(report.status.pid)
                 Path(report.status.file).unlink(missing_ok=True)
 

@@ -272,9 +272,12 @@ def write_checkpoint(
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to write over a ``config.json`` that is no model's."""
+    """Refuse to write over a ``config.json`` that is no model's, or over folders and files."""
     if folder.exists() and not folder.is_dir():
         raise _refusal(f"cannot write checkpoint {folder}: it is a file")
+    for name in ("config.json", SINGLE, INDEX):
+        if (folder / name).is_dir():
+            raise _refusal(f"cannot write checkpoint {folder}: its {name} is a folder")
     path = folder / "config.json"
     if not path.exists():
         return

@@ -92,10 +92,6 @@ class Control(Protocol):
         ...
 
 
-class PeerLost(Exception):
-    """A connection broke: the peer died. The peer is the cause, not the rank that notices."""
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What a rank waits for when nothing moves any more."""

@@ -57,7 +57,9 @@ def test_matmuls_agree_with_the_kernels(dtype: torch.dtype, kv: int, causal: boo
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     atol = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float64: 1e-14}[dtype]
     torch.testing.assert_close(plain, out, rtol=0, atol=atol)
-    torch.testing.assert_close(plain_lse, lse, rtol=0, atol=max(atol / 100, 1e-14 + atol))
+    # lse is below 5: an ulp of fp32 or fp64 is the largest difference; of bf16 inputs, 6e-5.
+    lse_atol = {torch.float32: 1e-6, torch.bfloat16: 2e-4, torch.float64: 2e-15}[dtype]
+    torch.testing.assert_close(plain_lse, lse, rtol=0, atol=lse_atol)
     gradients = BACKWARD(dout, q, k, v, out, lse, 0.25, causal)
     for ours, other in zip(math_backward(dout, q, k, v, out, 0.25, causal), gradients, strict=True):
         torch.testing.assert_close(ours, other, rtol=0, atol=2 * atol)

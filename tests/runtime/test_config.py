@@ -30,6 +30,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("steps = 1.5", "steps has to be a whole number, it is 1.5"),
         ("steps = true", "steps has to be a whole number"),
         ("timeout = 0", "timeout has to be at least 1"),
+        ("timeout = 0.99", "timeout has to be at least 1"),
         ("betas = [0.9, 1.0]", "betas has to be at least 0 and below 1"),
         ("betas = 0.9", "betas has to be two numbers"),
         ("lr = nan", "lr has to be at least 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,25 @@ def test_an_output_that_cannot_be_written_is_told_before_the_first_step(
     refused(done, "error[E904]", "cannot write")
     assert "step" not in done.out
     assert (tmp_path / "site/config.json").read_text() == '{"theme": "dark"}'
+
+
+@pytest.mark.parametrize("export", ["/proc/self/export", "taken"])
+def test_a_refused_export_leaves_the_other_outputs_as_they_were(
+    export: str, build: Path, tmp_path: Path
+) -> None:
+    """Not writable, even by root; and a checkpoint's file that is a folder."""
+    (tmp_path / "taken/model.safetensors").mkdir(parents=True)
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("of the run before")
+    options = ("--data", tmp_path / "data.safetensors", "--steps", "1", "--metrics", metrics)
+    done = launch(
+        1, build, *options, "--trace-out", tmp_path / "new.json", "--export", tmp_path / export
+    )
+    refused(done, "cannot write")
+    assert "step" not in done.out
+    assert metrics.read_text() == "of the run before"
+    assert not (tmp_path / "new.json").exists()
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["model.safetensors"]
 
 
 def test_what_is_no_build_is_refused(tmp_path: Path) -> None:
@@ -141,8 +161,11 @@ def test_a_run_needs_nothing_but_the_build(tmp_path: Path) -> None:
     assert all((one[name] == other[name]).all() for name in one)
 
 
-def test_times_are_measured_without_data(build: Path, tmp_path: Path) -> None:
-    times = tmp_path / "times.json"
+def test_times_are_measured_without_data(tmp_path: Path) -> None:
+    build, times = tmp_path / "build", tmp_path / "times.json"
+    artifact = artifact_of(ONE)
+    manifest = replace(artifact.manifest, hashes={"graphs": "0123abcd"})
+    write_artifact(replace(artifact, manifest=manifest), build)
     done = launch(1, build, "--steps", "0", "--times-out", times)
     assert done.code == 0, done.err
     found = json.loads(times.read_text())
@@ -152,3 +175,4 @@ def test_times_are_measured_without_data(build: Path, tmp_path: Path) -> None:
     assert len(found["step"]) == 1
     assert found["message"] == 0.0
     assert found["mesh"] == "dp=1 pp=1 cp=1 tp=1"
+    assert found["build"] == "0123abcd"

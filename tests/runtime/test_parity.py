@@ -151,7 +151,11 @@ def test_a_step_without_valid_labels_is_skipped_by_all(tmp_path: Path) -> None:
 
 
 def test_adamw_equals_one_process(tmp_path: Path) -> None:
-    """The first step's update of AdamW is lr · sign(gradient) where gradients are not tiny."""
+    """Losses, and parameters after three steps that move each by up to 3e-3.
+
+    The largest difference is 1.9e-6, where the gradient is 1.6e-8: Adam divides by sqrt(v) + 1e-8,
+    so the rounding of a gradient near zero becomes a visible part of lr.
+    """
     shape = Shape("zb_h1", 2, 3, optimizer="adamw")
     artifact = artifact_of(shape)
     data = write_data(tmp_path / "data.safetensors", shape.batch, STEPS)
@@ -169,7 +173,7 @@ def test_adamw_equals_one_process(tmp_path: Path) -> None:
         optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1),
     )
     for name, expected in oracle.parameters.items():
-        torch.testing.assert_close(result.parameters[name], expected, rtol=1e-3, atol=2e-6)
+        torch.testing.assert_close(result.parameters[name], expected, rtol=0, atol=4e-6)
     assert result.losses == pytest.approx(oracle.losses, rel=1e-5)
 
 

@@ -12,6 +12,7 @@ from schedc.passes.reuse_buffers import reuse_buffers
 from schedc.program.instructions import CODE, OP, STAGE, Code
 from schedc.program.program import Programs
 from schedc.program.signature import Model, Parameter, Role, Signature, Unit, UnitKind, Value
+from schedc.runtime import unit_state
 from schedc.simulate.order import simulate_order
 from schedc.simulate.program_memory import ALIGNMENT, ROW, MemoryProfile, memory_of
 from tests.simulate.orders import (
@@ -213,5 +214,4 @@ def test_more_in_flight_means_more_memory() -> None:
 
 
 def test_flat_tensors_are_laid_out_as_in_the_runtime() -> None:
-    unit_state = pytest.importorskip("schedc.runtime.unit_state")
     assert (ALIGNMENT, ROW) == (unit_state.ALIGNMENT, unit_state.ROW)

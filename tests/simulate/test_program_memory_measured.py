@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from schedc.runtime.config import RunConfig  # noqa: E402
-from schedc.runtime.local import run_in_threads  # noqa: E402
-from schedc.runtime.machine import StepResult  # noqa: E402
-from schedc.runtime.memory import MemoryTracker, bytes_of  # noqa: E402
-from schedc.runtime.rank import Rank, load_states, make_rank, open_batches  # noqa: E402
-from schedc.runtime.training import StepRecord, train  # noqa: E402
-from schedc.runtime.transports.threads import Hub, ThreadsTransport  # noqa: E402
-from schedc.simulate.program_memory import memory_of  # noqa: E402
-from tests.runtime.builds import MICROBATCH, SEQUENCE, Shape, artifact_of, write_data  # noqa: E402
+from schedc.runtime.config import RunConfig
+from schedc.runtime.local import run_in_threads
+from schedc.runtime.machine import StepResult
+from schedc.runtime.memory import MemoryTracker, bytes_of
+from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
+from schedc.runtime.training import StepRecord, train
+from schedc.runtime.transports.threads import Hub, ThreadsTransport
+from schedc.simulate.program_memory import memory_of
+from tests.runtime.builds import MICROBATCH, SEQUENCE, Shape, artifact_of, write_data
 
 SLACK = 4096
 """Bytes that the prediction leaves out: scalars, a number a row for the norm, and both halves of a
