@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from schedc.program.kept import kept_by_F, kept_by_I
 from schedc.program.program import Buffer, BufferKind
-from schedc.program.signature import Model, Unit, Value
+from schedc.program.signature import Model, Value
 
 
 def make_pools(
@@ -31,40 +32,8 @@ def make_pools(
             elif value.role == "y":
                 add("y", "y", value)
                 add("dy", "dy", value)
-        saved, owed = _kept_by_F(model, units), _kept_by_I(model, units)
+        saved, owed = kept_by_F(model, units), kept_by_I(model, units)
         pools[f"saved{stage}"] = Buffer(f"saved{stage}", "saved", (), "", saved, 0)
         if split:
             pools[f"owed{stage}"] = Buffer(f"owed{stage}", "owed", (), "", owed, 0)
     return tuple(pools.values())
-
-
-def _kept_by_F(model: Model, units: tuple[Unit, ...]) -> int:
-    """Bytes of a stage's saved tensors that no other buffer and no parameter owns."""
-    total = 0
-    for j, unit in enumerate(units):
-        graph = model.graphs[f"{unit.graphs}.F"]
-        saved = graph.outputs_of("saved")
-        total += sum(value.bytes for value in saved if value.alias is None)
-        if j > 0 and any(value.alias == "x" for value in saved):
-            total += graph.inputs_of("x")[0].bytes  # the hidden states between two units
-    return total
-
-
-def _kept_by_I(model: Model, units: tuple[Unit, ...]) -> int:
-    """Bytes of what a stage owes to W that no other buffer and no parameter owns."""
-    total = 0
-    for j, unit in enumerate(units):
-        forward, backward = (model.graphs[f"{unit.graphs}.{op}"] for op in "FI")
-        alias_of = {value.name: value.alias for value in forward.outputs_of("saved")}
-        counted: set[str | None] = set()
-        for value in backward.outputs_of("owed"):
-            source = value.alias
-            if source is not None and source in alias_of:
-                # A saved tensor is the stage's own unless it is F's input in turn.
-                source = alias_of[source] or f"saved {source}"
-            between = (source == "x" and j > 0) or (source == "dy" and j < len(units) - 1)
-            own = source is None or source.startswith("saved ") or between
-            if own and (source is None or source not in counted):
-                total += value.bytes
-            counted.add(source)
-    return total

@@ -129,11 +129,15 @@ def _consistent(manifest: Manifest) -> Manifest:
         raise ValueError(
             f"a batch of {manifest.batch} is not dp * microbatch * microbatches = {product}"
         )
+    if wrong := [rank for rank in manifest.rank_of if not 0 <= rank < mesh.pp]:
+        raise ValueError(f"`rank_of` names the rank {wrong[0]}, and pp is {mesh.pp}")
     held = [name for stage in manifest.stages for name in stage]
     units = [unit.name for unit in manifest.units]
     if held != units:
         raise ValueError(f"the stages hold {' '.join(held)}, the model has {' '.join(units)}")
     graphs = {f"{unit.graphs}.{op}" for unit in manifest.units for op in "FIW"}
+    if any(unit.kind == "layer" for unit in manifest.units):
+        graphs.add("rotary")
     if missing := sorted(graphs - set(manifest.signatures)):
         raise ValueError(f"`graphs` lacks {', '.join(missing)}")
     return manifest

@@ -5,9 +5,10 @@ What is proved of the programs of all pipeline ranks together, for any timing of
 bodies (E508)
     Every body calls each of its stage's graphs once, each on the value it wants (the chain of
     hidden states, of their gradients, the unit's own saved and owed tensors); runs give a body as
-    many operands as its interface has. With a model: the graphs exist and are the units', shapes
-    and dtypes of buffers are those of the graphs, and a body whose tensors share memory with the
-    stage's input or output gradient has that buffer among its operands.
+    many operands as its interface has; what it reduces, it reduces over dp. With a model: the
+    graphs exist and are the units', shapes and dtypes of buffers are those of the graphs, no ``y``
+    or ``dx`` is a view of an input, and a body whose tensors share memory with the stage's input or
+    output gradient has that buffer among its operands.
 tasks (E506)
     F, and B or else I and W, of every stage and microbatch, once, on the rank that holds the stage.
 messages (E501, E502)
@@ -20,6 +21,8 @@ buffers (E505; E502 where the wrong value was received)
     only after its own. Every post is waited for once. Every operand holds exactly the value that
     its reader wants: x the activation of (s - 1, m), dy the gradient of (s + 1, m), saved that of
     F(s, m), owed that of I(s, m), tokens and labels those of m; ``report`` reads each loss once.
+    A pool has as many slots as are used, each of as many bytes as its tensor (saved and owed ones,
+    with a model: as the stage's graphs keep).
 collectives (E504)
     ``count``, ``norm``, ``report`` and ``step`` stand once on every rank, the collectives in equal
     order on all. Gradients are reduced on all ranks or on none; each unit's once, after its last

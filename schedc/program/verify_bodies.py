@@ -31,6 +31,7 @@ def check_bodies(programs: Programs, model: Model | None, findings: Findings) ->
     stages = sum(len(program.stages) for program in programs)
     if model is not None:
         _check_units(programs, model, findings)
+        _check_outputs(model, findings)
         if findings:
             return
     for program in programs:
@@ -58,6 +59,17 @@ def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
             findings.add("E508", f"the model has no unit {unit}")
         if not findings:
             findings.add("E508", "the stages do not hold the model's units in order")
+
+
+def _check_outputs(model: Model, findings: Findings) -> None:
+    """What is sent has memory of its own: else a received slot is reused while it is sent."""
+    names = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FI")
+    for name in names:
+        graph = model.graphs.get(name)
+        for value in graph.outputs_of("y", "dx") if graph is not None else ():
+            if value.alias is not None:
+                what = f"the output `{value.name}` of {name} shares the memory of `{value.alias}`"
+                findings.add("E508", f"{what}, which is reused while the output is sent")
 
 
 class _BodyCheck:

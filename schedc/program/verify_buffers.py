@@ -66,6 +66,11 @@ def _check_pools(program: RankProgram, events: Events, findings: Findings) -> No
         if buffer.slots != used:
             findings.add("E505", f"{where} has {buffer.slots} slots, but {used} are used")
         if buffer.kind in ("saved", "owed"):
+            if buffer.shape or buffer.dtype:
+                findings.add("E505", f"{where} holds many tensors, and so has no shape of its own")
+            continue
+        if buffer.dtype not in DTYPE_BYTES:
+            findings.add("E505", f"{where} has no dtype that is known: `{buffer.dtype}`")
             continue
         size = math.prod(buffer.shape) * DTYPE_BYTES[buffer.dtype]
         if buffer.bytes != size:

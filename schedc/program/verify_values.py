@@ -13,6 +13,7 @@ import numpy as np
 from schedc.ir.order import Op
 from schedc.program.body import Body
 from schedc.program.instructions import BODY, CODE, MICROBATCH, OP, STAGE, Code
+from schedc.program.kept import kept_by_F, kept_by_I
 from schedc.program.program import Buffer, BufferKind, RankProgram
 from schedc.program.signature import Model, Role, Value
 from schedc.program.verify_columns import Columns, Findings, Ints
@@ -139,9 +140,13 @@ def check_kinds(
         said = f"`{its.name}` {does} `{name}` in the buffer {buffer.name}"
         if buffer.kind not in allowed:
             findings.add("E505", f"rank {program.rank}: {said}, whose kind is {buffer.kind}", at)
-        elif name in ("saved", "owed") and owners.setdefault(buffer.name, its.stage) != its.stage:
-            other = owners[buffer.name]
-            findings.add("E505", f"rank {program.rank}: {said}, which serves stage {other}", at)
+        elif name in ("saved", "owed"):
+            is_new = buffer.name not in owners
+            other = owners.setdefault(buffer.name, its.stage)
+            if other != its.stage:
+                findings.add("E505", f"rank {program.rank}: {said}, which serves stage {other}", at)
+            elif is_new and model is not None:
+                _check_kept(program, its.stage, buffer, model, findings)
         elif model is not None:
             _check_shape(program, its, name, buffer, model, at, findings)
     _check_others(program, events, findings)
@@ -166,6 +171,18 @@ def _check_others(program: RankProgram, events: Events, findings: Findings) -> N
         message = f"rank {program.rank} needs a buffer of kind {' or '.join(wanted)} here"
         for row in events.row[bad].tolist():
             findings.add("E505", message, (program.rank, row))
+
+
+def _check_kept(
+    program: RankProgram, stage: int, buffer: Buffer, model: Model, findings: Findings
+) -> None:
+    """A slot of saved or owed tensors has the bytes that the stage's graphs keep."""
+    units = tuple(model.unit(name) for name in dict(program.stages)[stage])
+    size = (kept_by_F if buffer.kind == "saved" else kept_by_I)(model, units)
+    if buffer.bytes != size:
+        where = f"rank {program.rank}: buffer {buffer.name}"
+        said = f"is said to hold {buffer.bytes} bytes, but stage {stage} keeps {size}"
+        findings.add("E505", f"{where} {said}")
 
 
 def _check_shape(

@@ -15,7 +15,7 @@ from schedc.diagnostics import DiagnosticError
 from schedc.ir.mesh import Mesh
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact, write_artifact
 from schedc.program.manifest import Manifest
-from schedc.program.signature import Parameter, Unit
+from schedc.program.signature import Parameter, Signature, Unit
 from schedc.program.text import print_program
 from schedc.program.verify import verify_programs
 from tests.program.programs import compiled
@@ -29,6 +29,8 @@ def artifact() -> Artifact:
         parameters=(("weight", Parameter("model.w", (256, 64), "fp32", "normal 0.02")),),
     )
     units: tuple[Unit, ...] = (first, *model.units[1:])
+    rotary = Signature("rotary", "", (), (), 0, 0, 0)
+    signatures = model.graphs | {"rotary": rotary}
     manifest = Manifest(
         name="tiny",
         schedule="zb_h1",
@@ -42,12 +44,12 @@ def artifact() -> Artifact:
         rank_of=(0, 1),
         stages=(("embedding", "layers.0"), ("layers.1", "head")),
         units=units,
-        signatures=model.graphs,
+        signatures=signatures,
         config={"hidden_size": 64, "rope_scaling": None, "eps": 1e-5, "archs": ["Llama"]},
         sources={"a b … .sched": {10: "  for m in 0..M {", 2: "schedule ü"}},
         hashes={"source": "12", "model": "34"},
     )
-    graphs = {name: f"def {name.replace('.', '_')}(): ...\n" for name in model.graphs}
+    graphs = {name: f"def {name.replace('.', '_')}(): ...\n" for name in signatures}
     return Artifact(manifest, programs, graphs, '{"schema": "schedc timeline 1"}\n')
 
 
@@ -155,6 +157,14 @@ def edit_manifest(key: str, value: object) -> Callable[[Path], None]:
     return edit
 
 
+def without_graph(name: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        graphs = json.loads((folder / "manifest.json").read_text())["graphs"]
+        edit_manifest("graphs", [graph for graph in graphs if graph != name])(folder)
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -176,6 +186,17 @@ def edit_manifest(key: str, value: object) -> Callable[[Path], None]:
             edit_manifest("microbatches", 4),
             "a batch of 12 is not dp * microbatch * microbatches = 16",
         ),
+        (edit_manifest("rank_of", [0, 2]), "`rank_of` names the rank 2, and pp is 2"),
+        (edit_manifest("mesh", {"dp": 0, "pp": 2, "cp": 1, "tp": 1}), "no mesh dp=0 pp=2 cp=1"),
+        (edit_manifest("mesh", {"dp": 2, "pp": 2, "cp": 1, "tp": 2}), "cp and tp are 1"),
+        (edit_manifest("batch", 13), "a batch of 13 is not dp * microbatch * microbatches = 12"),
+        (
+            edit_manifest("stages", [["layers.0", "embedding"], ["layers.1", "head"]]),
+            "the stages hold layers.0 embedding layers.1 head, the model has embedding layers.0",
+        ),
+        (edit_manifest("graphs", ["rotary"]), "`graphs` lacks embedding.F, embedding.I, "),
+        (without_graph("rotary"), "`graphs` lacks rotary"),
+        (without_graph("head.W"), "`graphs` lacks head.W"),
         (edit_manifest("graphs", ["../x"]), "'../x' is no name of a graph"),
         (edit_manifest("hashes", {}), "manifest.json: the hash of graphs/"),
         (put("graphs/head.F.py", "import os\n"), "head.F.py: the file is not the one that was"),

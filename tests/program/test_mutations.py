@@ -12,8 +12,19 @@ from itertools import chain
 
 import pytest
 
+from schedc.diagnostics import DiagnosticError
+from schedc.program.text import parse_program
 from tests.program.interpreter import outcome
-from tests.program.mutations import accepted_swaps, changes, drops, repeats, swaps, verdict
+from tests.program.mutations import (
+    accepted_swaps,
+    changes,
+    declared,
+    dropped_queues,
+    drops,
+    repeats,
+    swaps,
+    verdict,
+)
 from tests.program.programs import SCHEDULES, compiled
 
 REPLICAS = 2
@@ -63,6 +74,27 @@ def test_verdict_is_what_happens_at_more_sizes(
     schedule: str, ranks: int, microbatches: int
 ) -> None:
     check(schedule, ranks, microbatches, far=400)
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches"), SMALL)
+def test_bodies_pools_and_queues(schedule: str, ranks: int, microbatches: int) -> None:
+    """Refused, or harmless for a reason that is named; neither more nor less."""
+    programs, model = compiled(schedule, ranks, microbatches, REPLICAS)
+    counts: Counter[str] = Counter()
+    for mutation in declared(programs, model):
+        codes = verdict(mutation.programs, model, REPLICAS)
+        where = f"{mutation.kind} {mutation.what}: verdict {codes}, harmless: {mutation.harmless}"
+        assert bool(codes) != bool(mutation.harmless), where
+        if mutation.harmless:
+            assert outcome(mutation.programs, REPLICAS) == "right", where
+        counts[f"{mutation.kind} {'refused' if codes else 'accepted'}"] += 1
+    for what, text in dropped_queues(programs):
+        with pytest.raises(DiagnosticError) as caught:
+            parse_program(text, what)
+        assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"E507"}
+        counts["queue drop refused"] += 1
+    shown = ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items()))
+    print(f"{schedule} P={ranks} M={microbatches}: {shown}")
 
 
 def test_accepted_swaps_can_be_run() -> None:

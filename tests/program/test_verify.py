@@ -496,3 +496,37 @@ def test_pools_are_as_large_as_their_use(zb: Programs) -> None:
     ):
         buffers = tuple(wrong if buffer.name == "dy" else buffer for buffer in zb[0].buffers)
         assert_refused((replace(zb[0], buffers=buffers), *zb[1:]), "E505", words)
+
+
+def test_pools_of_kept_tensors_are_as_large_as_the_graphs_say(zb: Programs) -> None:
+    _, model = compiled("zb_h1", 2, 3)
+    for name in ("saved0", "owed0"):
+        pool = zb[0].buffer(name)
+        wrong = replace(pool, bytes=pool.bytes + 1)
+        buffers = tuple(wrong if b.name == name else b for b in zb[0].buffers)
+        words = f"buffer {name} is said to hold {pool.bytes + 1} bytes, but stage 0 keeps "
+        programs = (replace(zb[0], buffers=buffers), *zb[1:])
+        assert_refused(programs, "E505", f"{words}{pool.bytes}", model=model)
+
+
+def test_pools_have_a_known_dtype_and_kept_ones_no_shape(zb: Programs) -> None:
+    programs = edited(zb, 0, ("tokens  fp32[1]", "tokens  foo[1]"))
+    assert_refused(programs, "E505", "buffer tokens has no dtype that is known: `foo`")
+    saved = replace(zb[0].buffer("saved0"), shape=(2,), dtype="fp32")
+    buffers = tuple(saved if b.name == "saved0" else b for b in zb[0].buffers)
+    programs = (replace(zb[0], buffers=buffers), *zb[1:])
+    assert_refused(programs, "E505", "buffer saved0 holds many tensors, and so has no shape")
+
+
+@pytest.mark.parametrize(
+    ("graph", "role", "alias"), [("stage0.F", "y", "x"), ("stage1.I", "dx", "dy")]
+)
+def test_outputs_that_are_sent_have_memory_of_their_own(
+    zb: Programs, graph: str, role: str, alias: str
+) -> None:
+    _, model = compiled("zb_h1", 2, 3)
+    old = model.graphs[graph]
+    outputs = tuple(replace(v, alias=alias) if v.role == role else v for v in old.outputs)
+    sharing = replace(model, graphs=model.graphs | {graph: replace(old, outputs=outputs)})
+    words = f"the output `{role}` of {graph} shares the memory of `{alias}`"
+    assert_refused(zb, "E508", words, model=sharing)
