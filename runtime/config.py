@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,17 @@ class RunConfig:
     clip: float = 1.0
     timeout: float = 300.0
     log_every: int = 1
+
+    def shared(self) -> dict[str, Any]:
+        """What has to be the same on all ranks, as JSON has it.
+
+        Paths may differ, as hosts do; whether there is one may not.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, check in CHECKS.items():
+            if check in (_path, _paths):
+                values[name] = bool(values[name])
+        return json.loads(json.dumps(values))
 
 
 KEYS = tuple(field.name for field in fields(RunConfig))

@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,8 @@ from typing import Any
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from schedc.diagnostics import DiagnosticError, render
-from schedc.runtime.watchdog import Identity
-
-PATIENCE = timedelta(minutes=30)
-"""How long ranks wait for one another while they set up: reading a checkpoint may take minutes."""
+from schedc.diagnostics import Diagnostic, DiagnosticError, render
+from schedc.runtime.watchdog import ARRIVAL, PATIENCE, Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +54,25 @@ class Environment:
         return Identity(self.rank, self.world, f"{socket.gethostname()} {inode}", os.getpid())
 
     def connect(self) -> TCPStore:
-        """The store of this run."""
-        return TCPStore(
-            self.address,
-            self.port,
-            is_master=self.hosts_store,
-            timeout=PATIENCE,
-            wait_for_workers=False,
-        )
+        """The store of this run. Raises E904 where nobody hosts it."""
+        try:
+            store = TCPStore(
+                self.address,
+                self.port,
+                is_master=self.hosts_store,
+                timeout=timedelta(seconds=ARRIVAL),
+                wait_for_workers=False,
+            )
+        except RuntimeError as error:
+            message = f"rank {self.rank} cannot reach the store at {self.address}:{self.port}"
+            raise DiagnosticError(Diagnostic("E904", f"{message}: {error}")) from error
+        store.set_timeout(timedelta(seconds=PATIENCE))
+        return store
 
     def connect_again(self, store: TCPStore) -> TCPStore:
         """A second connection to ``store``, for another thread."""
-        return TCPStore(self.address, store.port, is_master=False, timeout=PATIENCE)
+        timeout = timedelta(seconds=PATIENCE)
+        return TCPStore(self.address, store.port, is_master=False, timeout=timeout)
 
     def prefixed(self, store: TCPStore, name: str) -> PrefixStore:
         """A name space in the store: of this run's attempt, since torchrun keeps the store."""
@@ -85,8 +90,15 @@ class Environment:
 class Agreement:
     """Lets all ranks refuse together: what any of them found wrong is printed once, by rank 0."""
 
-    def __init__(self, environment: Environment, store: PrefixStore) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        store: PrefixStore,
+        waiting: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """``waiting`` is entered while this rank waits for the others."""
         self.rank, self.world, self.store = environment.rank, environment.world, store
+        self._waiting = waiting
         self._phase = 0
 
     def settle(self, value: Any = None, error: DiagnosticError | None = None) -> list[Any]:
@@ -96,7 +108,8 @@ class Agreement:
         mine = json.dumps({"value": value, "error": text})
         self.store.set(f"{self._phase}/{self.rank}", mine)
         keys = [f"{self._phase}/{rank}" for rank in range(self.world)]
-        found = [json.loads(self.store.get(key)) for key in keys]
+        with self._waiting():
+            found = [json.loads(self.store.get(key)) for key in keys]
         errors = dict.fromkeys(each["error"] for each in found if each["error"])
         if errors:
             if self.rank == 0:

@@ -21,14 +21,14 @@ from schedc.diagnostics import Diagnostic, DiagnosticError, render
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
-from schedc.runtime.environment import PATIENCE, Agreement, Environment
+from schedc.runtime.environment import Agreement, Environment
 from schedc.runtime.progress import Progress
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
 from schedc.runtime.reports import Reports
 from schedc.runtime.training import MetricsFile, Observer, export, save_gradients, train
 from schedc.runtime.transports.gloo import GlooTransport, lost_peer
 from schedc.runtime.verdict import Describer
-from schedc.runtime.watchdog import Watchdog
+from schedc.runtime.watchdog import PATIENCE, Watchdog
 from schedc.runtime.weights import STAGING, refuse_foreign
 
 EPILOG = (
@@ -92,19 +92,24 @@ def main() -> None:
 
 def run(environment: Environment, build: Path, file: str | None, options: dict[str, Any]) -> int:
     """Set up together with the other ranks, then train."""
-    store = environment.connect()
-    agreement = Agreement(environment, environment.prefixed(store, "setup"))
-    setup = _Setup(environment, agreement)
-    config, artifact = setup.load(build, file, options)
-    describer = Describer(artifact.programs, artifact.manifest.mesh, artifact.manifest.sources)
+    config, problem = _configure(options, file)
+    try:
+        store = environment.connect()
+    except DiagnosticError as error:
+        print(render(error.diagnostics), file=sys.stderr)
+        return 1
     watchdog = Watchdog(
         environment.prefixed(environment.connect_again(store), "watchdog"),
         environment.identity,
         config.timeout,
-        describer,
     )
     watchdog.start()
     with _ending_all(watchdog):
+        agreement = Agreement(environment, environment.prefixed(store, "setup"), watchdog.waiting)
+        setup = _Setup(environment, agreement)
+        watchdog.enter("reads the programs")
+        artifact = setup.load(build, config, problem)
+        watchdog.describer = Describer(artifact.programs, artifact.manifest)
         watchdog.enter("connects")
         transport = _connect(environment, store, artifact, config)
         watchdog.enter("reads data and parameters")
@@ -116,6 +121,16 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
     return 0
 
 
+def _configure(
+    options: dict[str, Any], file: str | None
+) -> tuple[RunConfig, DiagnosticError | None]:
+    """The configuration, or the defaults and what is wrong: which the ranks are to tell once."""
+    try:
+        return make_config(options, Path(file) if file else None), None
+    except DiagnosticError as error:
+        return RunConfig(), error
+
+
 @dataclass(slots=True)
 class _Setup:
     """The parts of setting up in which a rank may find mistakes of the user."""
@@ -123,14 +138,12 @@ class _Setup:
     environment: Environment
     agreement: Agreement
 
-    def load(
-        self, build: Path, file: str | None, options: dict[str, Any]
-    ) -> tuple[RunConfig, Artifact]:
-        """Options and programs, verified; the same on all ranks, and as many ranks as planned."""
-        problem: DiagnosticError | None = None
-        config, artifact, digest = RunConfig(), None, ""
+    def load(self, build: Path, config: RunConfig, problem: DiagnosticError | None) -> Artifact:
+        """The programs, verified; like the options the same on all ranks, as many as planned."""
+        artifact, digest = None, ""
         try:
-            config = make_config(options, Path(file) if file else None)
+            if problem is not None:
+                raise problem
             artifact = load_artifact(build)
             digest = artifact_digest(build)
             self._check_world(artifact)
@@ -138,10 +151,13 @@ class _Setup:
             verify_programs(artifact.programs, artifact.model, mesh.dp)
         except DiagnosticError as error:
             problem = error
-        digests = self.agreement.settle(digest, problem)
+        found = self.agreement.settle([digest, config.shared()], problem)
         assert artifact is not None
-        self._same(digests, f"{build} is not the same on all ranks")
-        return config, artifact
+        self._same([digest for digest, _ in found], f"{build} is not the same on all ranks")
+        for option in config.shared():
+            values = [options[option] for _, options in found]
+            self._same(values, f"--{option.replace('_', '-')} is not the same on all ranks")
+        return artifact
 
     def make_rank(
         self, artifact: Artifact, transport: GlooTransport, config: RunConfig
@@ -184,11 +200,9 @@ class _Setup:
     def _same(self, values: list[Any], what: str) -> None:
         """Every rank sees all values, so all refuse alike."""
         other = [str(rank) for rank, value in enumerate(values) if value != values[0]]
-        error = None
         if other:
             message = f"{what}: rank 0 differs from {', '.join(other)}"
-            error = DiagnosticError(Diagnostic("E904", message))
-        self.agreement.settle(None, error)
+            self.agreement.settle(None, DiagnosticError(Diagnostic("E904", message)))
 
 
 def _connect(
@@ -203,7 +217,7 @@ def _connect(
             store=environment.prefixed(store, "groups"),
             rank=environment.rank,
             world_size=environment.world,
-            timeout=max(patience, PATIENCE),
+            timeout=max(patience, timedelta(seconds=PATIENCE)),
         )
         return GlooTransport(artifact.manifest.mesh, patience)
     except RuntimeError as error:

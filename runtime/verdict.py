@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from schedc.ir.mesh import Mesh
 from schedc.program.instructions import CODE, PEER, REF, Code
+from schedc.program.manifest import Manifest
 from schedc.program.print import instruction_place, instruction_text
 from schedc.program.program import Programs, RankProgram
 from schedc.runtime.position import read_position
+
+WAITING = "waits for the others"
+"""The phase of a rank that only waits for the other ranks, outside of steps."""
 
 
 class State(Enum):
@@ -97,6 +101,8 @@ class Report:
                 return f"rank {self.rank} died"
             case State.STOPPED:
                 return f"rank {self.rank} is stopped"
+            case State.SILENT if self.status is None:
+                return f"rank {self.rank} did not come up"
             case State.SILENT:
                 return f"rank {self.rank} does not answer: its process or its host is gone"
             case _:
@@ -116,9 +122,9 @@ def process_state(pid: int) -> str:
 def judge(reports: Sequence[Report], waits: Callable[[int, int], bool]) -> int:
     """The rank that is the cause.
 
-    One that failed, died, is stopped or silent is, in this order. Else it is one that stands at an
-    instruction that is no wait, the longest first; and if all of them wait, the one that has
-    waited longest. ``waits(rank, row)`` tells waits.
+    One that failed, died, is stopped or silent is, in this order. Else it is one that does
+    something else than wait, the longest first; and if all of them wait, the one that has waited
+    longest. ``waits(rank, row)`` tells waits.
     """
     for state in (State.FAILED, State.DEAD, State.STOPPED, State.SILENT):
         found = [report.rank for report in reports if report.state is state]
@@ -129,18 +135,22 @@ def judge(reports: Sequence[Report], waits: Callable[[int, int], bool]) -> int:
         status = report.status
         if status is None or report.state is State.DONE:
             return False, -1.0
-        return status.row < 0 or not waits(report.rank, status.row), status.age
+        idle = status.phase == WAITING if status.row < 0 else waits(report.rank, status.row)
+        return not idle, status.age
 
     return max(reports, key=blame).rank
 
 
 class Describer:
-    """Turns reports into text, with each rank's instruction, peer and ``.sched`` line."""
+    """Turns reports into text, with each rank's instruction, peer and ``.sched`` line.
 
-    def __init__(
-        self, programs: Programs, mesh: Mesh, sources: Mapping[str, Mapping[int, str]]
-    ) -> None:
-        self.programs, self.mesh, self.sources = programs, mesh, sources
+    Before the programs are known no rank can be at an instruction, and none is asked for.
+    """
+
+    def __init__(self, programs: Programs = (), manifest: Manifest | None = None) -> None:
+        self.programs = programs
+        self.mesh = manifest.mesh if manifest else Mesh()
+        self.sources = manifest.sources if manifest else {}
 
     def waits(self, rank: int, row: int) -> bool:
         """Whether the instruction in progress waits for another rank."""
@@ -150,6 +160,8 @@ class Describer:
 
     def __call__(self, reports: Sequence[Report], cause: int) -> str:
         lines = [f"schedc: {reports[cause].reason}", "all ranks are ended; they were at"]
+        if self.mesh.size > self.mesh.pp and any(r.status and r.status.row >= 0 for r in reports):
+            lines[1] += " (instructions name pipeline ranks)"
         for report in reports:
             lines += self._rank(report, report.rank == cause)
         return "\n".join(lines)
@@ -158,11 +170,9 @@ class Describer:
         return self.programs[self.mesh.coordinates(rank)["pp"]]
 
     def _rank(self, report: Report, is_cause: bool) -> list[str]:
-        at = self.mesh.coordinates(report.rank)
-        axes = ", ".join(
-            f"{axis} {at[axis]}" for axis in ("pp", "dp") if self.mesh.axis_size(axis) > 1
-        )
-        head = f"{'>' if is_cause else ' '} rank {report.rank}" + (f" ({axes})" if axes else "")
+        axes = [axis for axis in ("pp", "dp") if self.mesh.axis_size(axis) > 1]
+        at = ", ".join(f"{axis} {self.mesh.coordinates(report.rank)[axis]}" for axis in axes)
+        head = f"{'>' if is_cause else ' '} rank {report.rank}" + (f" ({at})" if at else "")
         status = report.status
         if status is None:
             return [f"{head}: never came up"]

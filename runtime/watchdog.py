@@ -17,12 +17,28 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from schedc.runtime.position import ROW, STEP, STEPPING, SharedPosition
-from schedc.runtime.verdict import Describer, Report, State, Status, judge, process_state
+from schedc.runtime.verdict import (
+    WAITING,
+    Describer,
+    Report,
+    State,
+    Status,
+    judge,
+    process_state,
+)
+
+ARRIVAL = 60.0
+"""Seconds that a process has, if the timeout is shorter, to come up: importing torch takes some."""
+
+PATIENCE = 1800.0
+"""Seconds that a phase outside of steps has, likewise: reading a checkpoint may take minutes."""
 
 
 class Store(Protocol):
@@ -52,10 +68,10 @@ class Watchdog:
         store: Store,
         identity: Identity,
         timeout: float,
-        describer: Describer,
     ) -> None:
         self.store, self.identity, self.timeout = store, identity, timeout
-        self.describer = describer
+        self.describer = Describer()
+        """To be replaced once the programs are known."""
         self.interval = min(1.0, timeout / 20)
         self.shared = SharedPosition()
         self._phase, self._steps = "starts", False
@@ -84,10 +100,18 @@ class Watchdog:
         return self.timeout - 4 * self.interval
 
     def enter(self, phase: str, steps: bool = False) -> None:
-        """A phase begins. Only where it ``steps`` through a program are stalls noticed."""
+        """A phase begins; where it ``steps`` through a program, every instruction is a move."""
         self._phase, self._steps = phase, steps
         self.shared.view[STEPPING] = int(steps)
         self._moved = time.monotonic()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the phase only waits for the other ranks: another one is the cause of a stall."""
+        phase = self._phase
+        self.enter(WAITING)
+        yield
+        self.enter(phase)
 
     def fail(self, failure: str, code: int = 1) -> NoReturn:
         """End all ranks because of this one; an empty ``failure`` says that a peer is lost."""
@@ -116,8 +140,7 @@ class Watchdog:
                     return
                 if self.store.check(["verdict"]):
                     self._leave()
-                stalled = self._steps and self._age() > self.patience
-                if told is not None or stalled or self._next_is_silent():
+                if told is not None or self._is_stalled() or self._next_is_silent():
                     self._settle(told)
         except RuntimeError as error:  # the store is gone, and with it whoever hosts it
             print(f"schedc: rank {self.identity.rank} lost the store: {error}", file=sys.stderr)
@@ -134,6 +157,11 @@ class Watchdog:
             self._seen, self._moved = seen, now
         return now - self._moved
 
+    def _is_stalled(self) -> bool:
+        """Whether this rank has not moved for as long as its phase may take."""
+        patience = self.patience if self._steps else max(self.patience, PATIENCE)
+        return self._phase != WAITING and self._age() > patience
+
     def _next_is_silent(self) -> bool:
         """Whether the next rank has published nothing new for the timeout: in any phase.
 
@@ -142,9 +170,10 @@ class Watchdog:
         key = f"status/{(self.identity.rank + 1) % self.identity.world}"
         now = time.monotonic()
         heard = self.store.get(key).decode() if self.store.check([key]) else ""
-        if heard != self._last_heard or not heard or Status.from_json(heard).phase == "done":
+        if heard != self._last_heard or (heard and Status.from_json(heard).phase == "done"):
             self._last_heard, self._heard = heard, now
-        return now - self._heard > self.patience
+        patience = self.patience if heard else max(self.patience, ARRIVAL)
+        return now - self._heard > patience
 
     def _publish(self) -> None:
         self._beat += 1

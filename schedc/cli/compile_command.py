@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
+import schedc
 from schedc.cli.options import set_option
 
 LEVELS = ("source", "ast", "plan", "order", "program", "graph", "timeline")
@@ -48,4 +50,11 @@ def command(target: str, output: Path | None, emit: str | None, settings: dict[s
         f"{folder}: {len(build.programs)} programs, {instructions} instructions, "
         f"{len(build.model.graphs)} graphs, mesh {build.plan.mesh}"
     )
-    click.echo(f"run it: torchrun --nproc-per-node {build.plan.mesh.size} runtime/exec.py {folder}")
+    torchrun = f"torchrun --nproc-per-node {build.plan.mesh.size} {_executor()}"
+    click.echo(f"run it: {torchrun} {shlex.quote(str(folder))} --data TEXT")
+
+
+def _executor() -> str:
+    """How to start the runtime from here: by its file in a checkout, by its module elsewhere."""
+    here, ours = Path("runtime/exec.py"), Path(schedc.__file__).parent / "runtime" / "exec.py"
+    return str(here) if here.resolve() == ours.resolve() else "-m schedc.runtime.exec"

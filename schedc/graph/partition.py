@@ -111,7 +111,8 @@ def _written(layout: str, layers: int, stages: int, span: Span | None) -> list[i
     """The cuts that a layout string says."""
     parts = [_part(part, span) for part in layout.split("|")]
     if len(parts) != stages:
-        message = f"the layout has {len(parts)} stages, the schedule {stages}"
+        count = f"{len(parts)} stage" + "s" * (len(parts) != 1)
+        message = f"the layout has {count}, the schedule {stages}"
         raise DiagnosticError(Diagnostic("E814", message, span))
     for i, part in enumerate(parts):
         if not part:

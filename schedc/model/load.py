@@ -112,9 +112,8 @@ class _Reader:
             values[key] = self._take(key, lambda value: isinstance(value, bool), "true or false")
         for key in TOKENS:
             values[key] = self._take(key, _is_token, "a token's number")
-        for key in REQUIRED:
-            if self.raw.get(key) is None:
-                self.refuse(key, f"the configuration lacks {key}")
+        if missing := [key for key in REQUIRED if self.raw.get(key) is None]:
+            self.refuse(missing[0], f"the configuration lacks {', '.join(missing)}")
         context = self._size("max_position_embeddings", self.family.max_position_embeddings)
         values["max_position_embeddings"] = context
         values["rope_theta"], values["rope_scaling"] = read_rope(self.raw, context, self.refuse)

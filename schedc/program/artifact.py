@@ -230,11 +230,15 @@ def _check_programs(folder: Path, manifest: Manifest, programs: Programs) -> Non
             ("its rank is", program.rank, rank),
             ("its number of ranks is", program.ranks, manifest.mesh.pp),
             ("its number of microbatches is", program.microbatches, manifest.microbatches),
-            ("its stages are", program.stages, held),
+            ("it holds", _stages(program.stages), _stages(held)),
         ):
             if found != wanted:
                 message = f"{what} {found}, and the manifest says {wanted}"
                 raise _refused(folder / f"rank{rank}.prog", message)
+
+
+def _stages(stages: tuple[tuple[int, tuple[str, ...]], ...]) -> str:
+    return ", ".join(f"stage {stage} of {' '.join(units)}" for stage, units in stages)
 
 
 def _check_hashes(folder: Path, manifest: Manifest) -> None:

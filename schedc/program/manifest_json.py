@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -21,6 +22,9 @@ from schedc.program.signature import (
 
 T = TypeVar("T")
 Object = dict[str, object]
+
+SEAL = "manifest.json"
+"""The key, among ``hashes``, of the manifest's own."""
 
 
 def dumps(value: object) -> str:
@@ -53,7 +57,11 @@ def signature_from_json(text: str) -> Signature:
 
 
 def manifest_to_json(manifest: Manifest) -> str:
-    """All of the manifest but the signatures, which lie beside the graphs."""
+    """All of the manifest but the signatures, which lie beside the graphs; with a seal.
+
+    The seal is one more of ``hashes``, over everything else: unlike programs, a manifest is not to
+    be edited, since graphs and programs were compiled for just what it says.
+    """
     fields: Object = {
         "schema": SCHEMA,
         "name": manifest.name,
@@ -76,7 +84,11 @@ def manifest_to_json(manifest: Manifest) -> str:
         },
         "hashes": manifest.hashes,
     }
-    return dumps(fields)
+    return dumps(fields | {"hashes": manifest.hashes | {SEAL: _seal(fields)}})
+
+
+def _seal(fields: Object) -> str:
+    return hashlib.sha256(dumps(fields).encode()).hexdigest()
 
 
 def manifest_from_json(text: str, signature: Callable[[str], Signature]) -> Manifest:
@@ -92,54 +104,29 @@ def manifest_from_json(text: str, signature: Callable[[str], Signature]) -> Mani
     sources = _object(fields.get("sources"), "`sources`")
     hashes = _object(fields.get("hashes"), "`hashes`")
     stages = _list(fields, "stages")
-    rank_of = _all(_list(fields, "rank_of"), int, "`rank_of`")
-    if len(rank_of) != len(stages):
-        raise ValueError(f"`rank_of` tells of {len(rank_of)} stages, `stages` of {len(stages)}")
-    return _consistent(
-        Manifest(
-            name=_get(fields, "name", str),
-            schedule=_get(fields, "schedule", str),
-            mesh=Mesh(**{axis: _get(mesh, axis, int) for axis in AXES}),
-            sequence=_get(fields, "sequence", int),
-            batch=_get(fields, "batch", int),
-            microbatch=_get(fields, "microbatch", int),
-            microbatches=_get(fields, "microbatches", int),
-            precision=_get(fields, "precision", str),
-            optimizer=_get(fields, "optimizer", str),
-            rank_of=rank_of,
-            stages=tuple(_all(_items(stage, "`stages`"), str, "`stages`") for stage in stages),
-            units=tuple(map(_unit, _list(fields, "units"))),
-            signatures={
-                name: signature(name) for name in _all(_list(fields, "graphs"), str, "`graphs`")
-            },
-            config=_object(fields.get("config"), "`config`"),
-            sources={source: _source_lines(lines) for source, lines in sources.items()},
-            hashes={name: _get(hashes, name, str) for name in hashes},
-        )
+    seal = hashes.pop(SEAL, None)  # out of `fields` too, of which it is the hash
+    manifest = Manifest(
+        name=_get(fields, "name", str),
+        schedule=_get(fields, "schedule", str),
+        mesh=Mesh(**{axis: _get(mesh, axis, int) for axis in AXES}),
+        sequence=_get(fields, "sequence", int),
+        batch=_get(fields, "batch", int),
+        microbatch=_get(fields, "microbatch", int),
+        microbatches=_get(fields, "microbatches", int),
+        precision=_get(fields, "precision", str),
+        optimizer=_get(fields, "optimizer", str),
+        rank_of=_all(_list(fields, "rank_of"), int, "`rank_of`"),
+        stages=tuple(_all(_items(stage, "`stages`"), str, "`stages`") for stage in stages),
+        units=tuple(map(_unit, _list(fields, "units"))),
+        signatures={
+            name: signature(name) for name in _all(_list(fields, "graphs"), str, "`graphs`")
+        },
+        config=_object(fields.get("config"), "`config`"),
+        sources={source: _source_lines(lines) for source, lines in sources.items()},
+        hashes={name: _get(hashes, name, str) for name in hashes},
     )
-
-
-def _consistent(manifest: Manifest) -> Manifest:
-    """``manifest``; raises ValueError where its parts do not fit one another."""
-    mesh = manifest.mesh
-    if min(mesh.dp, mesh.pp) < 1 or (mesh.cp, mesh.tp) != (1, 1):
-        raise ValueError(f"there is no mesh {mesh}: dp and pp are 1 or more, cp and tp are 1")
-    product = mesh.dp * manifest.microbatch * manifest.microbatches
-    if manifest.batch != product or product < 1:
-        raise ValueError(
-            f"a batch of {manifest.batch} is not dp * microbatch * microbatches = {product}"
-        )
-    if wrong := [rank for rank in manifest.rank_of if not 0 <= rank < mesh.pp]:
-        raise ValueError(f"`rank_of` names the rank {wrong[0]}, and pp is {mesh.pp}")
-    held = [name for stage in manifest.stages for name in stage]
-    units = [unit.name for unit in manifest.units]
-    if held != units:
-        raise ValueError(f"the stages hold {' '.join(held)}, the model has {' '.join(units)}")
-    graphs = {f"{unit.graphs}.{op}" for unit in manifest.units for op in "FIW"}
-    if any(unit.kind == "layer" for unit in manifest.units):
-        graphs.add("rotary")
-    if missing := sorted(graphs - set(manifest.signatures)):
-        raise ValueError(f"`graphs` lacks {', '.join(missing)}")
+    if seal != _seal(fields):
+        raise ValueError("it was changed after it was compiled")
     return manifest
 
 

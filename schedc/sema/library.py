@@ -208,6 +208,13 @@ def read_text(path: Path | Traversable, name: str, span: Span | None = None) -> 
     """The text of a file; raises a diagnostic where it cannot be read."""
     try:
         content = path.read_bytes()
+    except IsADirectoryError:
+        help = (
+            "a compiled folder is for `schedc simulate` and `schedc viz`" if span is None else None
+        )
+        raise DiagnosticError(
+            Diagnostic("E212", f"cannot read {name}: it is a folder", span, help=help)
+        ) from None
     except OSError as error:
         raise DiagnosticError(
             Diagnostic("E212", f"cannot read {name}: {error.strerror or error}", span)

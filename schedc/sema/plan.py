@@ -161,6 +161,8 @@ class _Reader:
             self.arguments[key.removeprefix("schedule.")] = (text, source, place)
         elif key not in SETTINGS:
             help = did_you_mean(key, SETTINGS)
+            if key == "mesh":
+                help = "the axes of the mesh are set one by one: --set pp=4 --set dp=2"
             if key in self._parameters():
                 help = f"parameters of the schedule are set as `schedule.{key}`"
             self._report("E809", f"a plan has nothing called `{key}` to set", place, help)

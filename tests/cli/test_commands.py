@@ -37,11 +37,16 @@ def test_compile(
     found = schedc("compile", plan)
     assert found.code == 0
     assert re.match(r"build/p: 2 programs, \d+ instructions, 10 graphs, mesh dp=2 pp=2", found.out)
-    assert "torchrun --nproc-per-node 4 runtime/exec.py build/p" in found.out
+    torchrun = "torchrun --nproc-per-node 4 -m schedc.runtime.exec"
+    assert f"run it: {torchrun} build/p --data TEXT" in found.out
     first = files_in(tmp_path / "build" / "p")
     assert load_artifact(tmp_path / "build" / "p").manifest.name == "p"
-    assert schedc("compile", plan, "-o", tmp_path / "other").code == 0
-    assert files_in(tmp_path / "other") == first
+    other = tmp_path / "an other"
+    assert f"{torchrun} '{other}' --data" in schedc("compile", plan, "-o", other).out
+    assert files_in(other) == first
+    monkeypatch.chdir(Path(__file__).parents[2])  # where runtime/exec.py lies
+    found = schedc("compile", plan, "-o", other)
+    assert f"torchrun --nproc-per-node 4 runtime/exec.py '{other}'" in found.out
 
 
 def test_compiling_again_replaces_what_is_ours_and_keeps_the_rest(

@@ -29,23 +29,25 @@ class Finished:
         return "\n".join(line for line in lines if not re.match(r"[WE]\d{4} ", line))
 
 
-def command(ranks: int, *arguments: str | Path) -> list[str]:
+def command(ranks: int, *arguments: str | Path, script: str = EXEC) -> list[str]:
     """One rank runs without torchrun."""
     python = [sys.executable]
     if ranks > 1:
         python += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port=0"]
         python += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    return [*python, EXEC, *map(str, arguments)]
+    return [*python, script, *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def launch(ranks: int, *arguments: str | Path, timeout: float = 120) -> Finished:
+def launch(
+    ranks: int, *arguments: str | Path, timeout: float = 120, script: str = EXEC
+) -> Finished:
     began = time.monotonic()
     done = subprocess.run(
-        command(ranks, *arguments),
+        command(ranks, *arguments, script=script),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -70,6 +72,16 @@ class Running:
             assert self.process.poll() is None, self.err.read_text()
             assert time.monotonic() < deadline, "the run does not come up"
             time.sleep(0.05)
+
+    def wait_for_process(self, rank: int, timeout: float = 60) -> int:
+        """Return the process id of a rank once there is one."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                return self.process_of(rank)
+            except AssertionError:
+                time.sleep(0.01)
+        raise AssertionError(f"rank {rank} does not come up")
 
     def process_of(self, rank: int) -> int:
         """The process id of a rank."""

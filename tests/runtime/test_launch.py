@@ -15,7 +15,7 @@ from schedc.model.config import PRESETS
 from schedc.program.artifact import write_artifact
 from schedc.sema.library import load_file
 from tests.runtime.builds import Shape, artifact_of, write_data
-from tests.runtime.launching import Finished, launch
+from tests.runtime.launching import EXEC, Finished, launch
 
 ONE = Shape("zb_h1", 1, 2)
 
@@ -93,6 +93,22 @@ def test_a_refused_export_leaves_the_other_outputs_as_they_were(
 
 def test_what_is_no_build_is_refused(tmp_path: Path) -> None:
     refused(launch(1, tmp_path / "no build", "--steps", "0"), "error[E901]")
+
+
+@pytest.mark.gloo
+def test_ranks_that_are_told_different_things_are_refused(tmp_path: Path) -> None:
+    """Each rank gets its own number as the learning rate; paths may differ."""
+    write_artifact(artifact_of(Shape("zb_h1", 2, 2)), tmp_path / "build")
+    data = write_data(tmp_path / "data.safetensors", ONE.batch, 1)
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(
+        "import os, runpy, sys\n"
+        "sys.argv += ['--lr', os.environ['RANK'], '--metrics', '/tmp/' + os.environ['RANK']]\n"
+        f"runpy.run_path({EXEC!r}, run_name='__main__')\n"
+    )
+    done = launch(2, tmp_path / "build", "--data", data, "--steps", "1", script=str(wrapper))
+    refused(done, "--lr is not the same on all ranks: rank 0 differs from 1")
+    assert "--metrics" not in done.ours
 
 
 def test_usage(build: Path) -> None:

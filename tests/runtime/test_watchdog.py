@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,32 @@ def test_a_killed_or_stopped_rank_ends_all(
     assert done.seconds < seconds
     for process in processes:
         assert not list(Path("/dev/shm").glob(f"schedc-{process}-*"))
+
+
+def test_a_rank_stopped_while_it_sets_up_is_named(tmp_path: Path) -> None:
+    write_artifact(artifact_of(SHAPE), tmp_path / "build")
+    running = started(tmp_path, tmp_path / "build")
+    stopped = running.wait_for_process(1)
+    while not list(Path("/dev/shm").glob(f"schedc-{stopped}-*")):  # made before the first wait
+        time.sleep(0.001)
+    running.signal(1, signal.SIGSTOP)
+    done = running.finish(timeout=60)
+    assert done.code != 0
+    assert "schedc: rank 1 is stopped\nall ranks are ended; they were at\n" in done.ours
+    assert re.search(r"> rank 1.*: is stopped, last seen at ", done.ours)
+    assert not list(Path("/dev/shm").glob(f"schedc-{stopped}-*"))
+
+
+@pytest.mark.sweep
+def test_a_rank_stopped_before_anybody_heard_of_it_is_named(tmp_path: Path) -> None:
+    write_artifact(artifact_of(SHAPE), tmp_path / "build")
+    running = started(tmp_path, tmp_path / "build")
+    running.wait_for_process(1)
+    running.signal(1, signal.SIGSTOP)
+    done = running.finish(timeout=150)
+    assert done.code != 0
+    assert "schedc: rank 1 did not come up\nall ranks are ended; they were at\n" in done.ours
+    assert "  rank 0: waits for the others\n> rank 1: never came up" in done.ours
 
 
 def test_a_rank_stuck_in_compute_is_named_with_its_instruction(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from schedc.ir.mesh import Mesh
 from schedc.runtime import verdict, watchdog
-from schedc.runtime.verdict import Describer, Report, Status, process_state
+from schedc.runtime.verdict import Report, Status, process_state
 from schedc.runtime.watchdog import Identity, Watchdog
 
 
@@ -53,7 +52,7 @@ def test_only_living_processes_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(verdict, "process_state", state_of)
     monkeypatch.setattr(watchdog, "_kill", killed.append)
     me = Identity(0, 5, "here", os.getpid())
-    dog = Watchdog(store, me, 1.0, Describer((), Mesh(pp=5), {}))
+    dog = Watchdog(store, me, 1.0)
     reports: list[Report] = []
     for rank, pid in enumerate(pids, 1):
         file = tmp_path / str(rank)
@@ -69,3 +68,44 @@ def test_only_living_processes_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
             process.wait()
     assert killed == [living.pid]
     assert list(tmp_path.iterdir()) == []
+
+
+ALONE = """
+import os, time
+from torch.distributed import TCPStore
+from schedc.runtime import watchdog
+watchdog.ARRIVAL, watchdog.PATIENCE = {arrival}, {patience}
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+dog = watchdog.Watchdog(store, watchdog.Identity(0, {world}, "here", os.getpid()), 1.0)
+dog.start()
+{then}
+"""
+
+
+def alone(world: int, then: str, arrival: float = 60, patience: float = 60) -> tuple[int, str]:
+    """Rank 0 of ``world`` as a process without the others."""
+    script = ALONE.format(world=world, then=then, arrival=arrival, patience=patience)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_a_rank_that_never_comes_up_is_named() -> None:
+    code, said = alone(2, "with dog.waiting(): time.sleep(50)", arrival=1)
+    assert code == 1
+    assert said == (
+        "schedc: rank 1 did not come up\n"
+        "all ranks are ended; they were at\n"
+        "  rank 0: waits for the others\n"
+        "> rank 1: never came up\n"
+    )
+
+
+def test_a_phase_outside_of_steps_that_never_ends_is_named() -> None:
+    code, said = alone(1, "dog.enter('reads data and parameters'); time.sleep(50)", patience=1)
+    assert code == 1
+    assert "schedc: rank 0 has not moved for" in said
+    assert "> rank 0: reads data and parameters\n" in said
+
+
+def test_a_rank_that_waits_for_others_is_never_the_stalled_one() -> None:
+    assert alone(1, "with dog.waiting(): time.sleep(3)\ndog.stop()", patience=1) == (0, "")
