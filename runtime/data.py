@@ -109,10 +109,11 @@ def microbatch_rows(manifest: Manifest, dp: int, microbatch: int) -> range:
     """The rows of a step's batch that make up a microbatch of a dp coordinate.
 
     The same for every stage, cp and tp coordinate. Each dp coordinate has one stretch of
-    the batch, its microbatches in order.
+    the batch, its microbatches in order; the last may be smaller.
     """
-    first = (dp * manifest.microbatches + microbatch) * manifest.microbatch
-    return range(first, first + manifest.microbatch)
+    each = manifest.batch // manifest.mesh.dp
+    first, end = microbatch * manifest.microbatch, (microbatch + 1) * manifest.microbatch
+    return range(dp * each + first, dp * each + min(end, each))
 
 
 def open_data(

@@ -97,8 +97,11 @@ def _graphs(rank: Rank) -> dict[str, float]:
 def _distinct_units(rank: Rank) -> list[Unit]:
     """The first of the rank's units with each set of graphs."""
     units: dict[str, Unit] = {}
-    for state in rank.states.values():
-        units.setdefault(state.unit.graphs, state.unit)
+    model = rank.artifact.model
+    for tail in (False, True) if model.has_tail else (False,):
+        for name in rank.states:
+            unit = model.of(tail).unit(name)
+            units.setdefault(unit.graphs, unit)
     return list(units.values())
 
 

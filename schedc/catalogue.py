@@ -332,9 +332,9 @@ CATALOGUE: dict[str, Page] = {
     ),
     "E803": Page(
         "the batch does not divide",
-        "The global batch must be a multiple of dp, and, for now, of dp times the microbatch. The "
-        "message proposes the nearest batches.",
-        "batch 10 in microbatches of 4",
+        "The global batch must be a multiple of dp, and be enough for one microbatch of every "
+        "replica. Where microbatches do not divide what a replica has, the last one is smaller.",
+        "mesh dp = 4  batch 10 in microbatches of 2",
     ),
     "E804": Page(
         "a malformed layout",

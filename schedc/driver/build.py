@@ -61,7 +61,9 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     config = load_config(_model_path(plan), plan.spans.get("model"))
     _refuse_tied(config, plan.spans.get("model"))
     span = _span(plan, "sequence", "model")
-    model = build_model(config, plan.microbatch, plan.sequence, plan.precision, span=span)
+    model = build_model(
+        config, plan.microbatch, plan.sequence, plan.precision, tail=plan.tail, span=span
+    )
     stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
     times = nominal_times(model)
     costs = stage_costs(times, model, stages, plan.mesh.pp)

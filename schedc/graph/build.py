@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import fx
@@ -19,7 +20,7 @@ from schedc.graph.tables import rotary_graph
 from schedc.graph.trace import TracedUnit, trace, units
 from schedc.model.config import LlamaConfig
 from schedc.model.limits import check_sequence
-from schedc.program.signature import Model, Parameter, Signature, Unit
+from schedc.program.signature import TAIL, Model, Parameter, Signature, Unit
 
 WHAT = {
     "F": "forward of",
@@ -36,10 +37,13 @@ def build_model(
     sequence: int,
     dtype: str = "fp32",
     *,
+    tail: int = 0,
     frozen: frozenset[str] = frozenset(),
     span: Span | None = None,
 ) -> Model:
     """Trace, split and emit a Llama for microbatches of ``[microbatch, sequence]`` tokens.
+
+    With a ``tail`` there is a second set of graphs, for a last microbatch of ``[tail, sequence]``.
 
     Works on shapes alone: nothing is allocated, and alike layers are traced once, so time and
     memory hardly grow with depth. Equal arguments give equal bytes.
@@ -58,15 +62,16 @@ def build_model(
     prefixes = _prefixes(traced)
     graphs, sources = {}, {}
     graphs["rotary"], sources["rotary"] = rotary_graph(config, sequence, dtype)
-    for unit in traced:
-        prefix = prefixes[unit.key]
+    sizes = {"": microbatch} | ({f".{TAIL}": tail} if tail else {})
+    for unit, (mark, size) in product(traced, sizes.items()):
+        prefix = prefixes[unit.key] + mark
         if f"{prefix}.F" in graphs:
             continue
-        joint = trace_joint(unit, config, microbatch, sequence, DTYPES[dtype])
+        joint = trace_joint(unit, config, size, sequence, DTYPES[dtype])
         names = name_nodes(joint)
         for role, part in zip("FIW", split(joint, names), strict=True):
             name = f"{prefix}.{role}"
-            title = f"{WHAT[role]} {KINDS[unit.kind]}, {microbatch} x {sequence} tokens, {dtype}"
+            title = f"{WHAT[role]} {KINDS[unit.kind]}, {size} x {sequence} tokens, {dtype}"
             graphs[name], sources[name] = _graph(name, title, part, names)
     model_units = tuple(
         Unit(unit.name, unit.kind, prefixes[unit.key], _parameters(unit, config, dtype, frozen))

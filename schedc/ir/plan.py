@@ -36,3 +36,8 @@ class Plan:
     def microbatches(self) -> int:
         """Microbatches a step and data-parallel replica: M."""
         return -(-self.batch // (self.mesh.dp * self.microbatch))
+
+    @property
+    def tail(self) -> int:
+        """Sequences of the last microbatch where it is smaller than the others; 0 elsewhere."""
+        return self.batch // self.mesh.dp % self.microbatch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from schedc.ir.order import Op
 from schedc.program.body import Body, Call, Step
 from schedc.program.signature import Model, Unit
@@ -10,8 +12,8 @@ Partition = tuple[tuple[str, ...], ...]
 """The units of each stage."""
 
 
-def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int], Body]:
-    """The body of every operation on every stage.
+def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int, bool], Body]:
+    """The body of every operation on every stage; and another one of each where there is a tail.
 
     Contract: ``partition`` holds every unit of ``model`` once, in order.
 
@@ -24,11 +26,13 @@ def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int], Body
 
     B alternates so that no more than one unit's inputs of W are alive at a time.
     """
-    bodies: dict[tuple[Op, int], Body] = {}
-    for stage, names in enumerate(partition):
-        units = tuple(model.unit(name) for name in names)
-        for body in _StageBodies(model, stage, units).bodies():
-            bodies[body.op, stage] = body
+    bodies: dict[tuple[Op, int, bool], Body] = {}
+    for tail in (False, True) if model.has_tail else (False,):
+        sized = model.of(tail)
+        for stage, names in enumerate(partition):
+            units = tuple(sized.unit(name) for name in names)
+            for body in _StageBodies(sized, stage, units).bodies():
+                bodies[body.op, stage, tail] = replace(body, tail=tail)
     return bodies
 
 

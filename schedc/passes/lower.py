@@ -10,7 +10,7 @@ from typing import NamedTuple
 from schedc.ir.order import Op
 from schedc.ir.timeline import Timeline
 from schedc.passes.bodies import Partition, make_bodies
-from schedc.passes.pools import make_pools
+from schedc.passes.pools import make_pools, pool_name
 from schedc.passes.transfers import (
     Transfer,
     make_transfers,
@@ -80,7 +80,7 @@ class _Rank:
         timeline: Timeline,
         model: Model,
         partition: Partition,
-        bodies: dict[tuple[Op, int], Body],
+        bodies: dict[tuple[Op, int, bool], Body],
         posts: dict[int, list[_Post]],
         label: str,
     ) -> None:
@@ -89,10 +89,11 @@ class _Rank:
         self.units_of = {s: partition[s] for s in order.stages_of[rank]}
         rows: list[tuple[int, int, int, int]] = order.tables[rank].tolist()
         self.rows = rows
-        used = sorted({(op, stage) for op, stage, _, _ in rows})
-        self.bodies = {(op, stage): bodies[Op(op), stage] for op, stage in used}
+        self.tail = order.microbatches - 1 if model.has_tail else -1
+        used = sorted({(op, stage, m == self.tail) for op, stage, m, _ in rows})
+        self.bodies = {key: bodies[Op(key[0]), key[1], key[2]] for key in used}
         self.body_index = {key: i for i, key in enumerate(self.bodies)}
-        self.pools = make_pools(model, self.units_of, split=any(op == Op.W for op, _ in used))
+        self.pools = make_pools(model, self.units_of, split=any(op == Op.W for op, *_ in used))
         self.builder = StreamBuilder(tuple(u for units in self.units_of.values() for u in units))
         self.places = [span.place for span in order.spans]
         self.posts = posts
@@ -190,7 +191,8 @@ class _Rank:
             heapq.heappush(self.unsent, send)
 
     def _run(self, op: int, stage: int, microbatch: int, place: str) -> None:
-        body = self.bodies[op, stage]
+        key = op, stage, microbatch == self.tail
+        body = self.bodies[key]
         reads = tuple(self._input(name, op, stage, microbatch) for name in body.reads)
         writes = tuple(self._output(name, stage, microbatch) for name in body.writes)
         for name, operand in zip(body.reads, reads, strict=True):
@@ -208,7 +210,7 @@ class _Rank:
         self.builder.add(
             Code.RUN,
             task=(op, stage, microbatch),
-            body=self.body_index[op, stage],
+            body=self.body_index[key],
             reads=reads,
             writes=writes,
             place=place,
@@ -225,16 +227,18 @@ class _Rank:
         return self._output(name, stage, microbatch)
 
     def _output(self, name: str, stage: int, microbatch: int) -> Operand:
+        tail = microbatch == self.tail
         if name in ("saved", "owed"):
-            return Operand(f"{name}{stage}", microbatch)
+            return Operand(pool_name(f"{name}{stage}", tail), microbatch)
         if name in ("tokens", "labels", "loss"):
-            return Operand(name, microbatch)
+            return Operand(pool_name(name, tail), microbatch)
         return self._slot(name, stage, microbatch)
 
     def _slot(self, name: str, stage: int, microbatch: int) -> Operand:
         """A value's own slot in a pool that all stages of the rank share."""
         local = self.order.stages_of[self.rank].index(stage)
-        return Operand(name, local * self.order.microbatches + microbatch)
+        pool = pool_name(name, microbatch == self.tail)
+        return Operand(pool, local * self.order.microbatches + microbatch)
 
 
 def _mark_last_uses(stream: Stream) -> Stream:

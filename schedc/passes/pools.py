@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from schedc.program.kept import kept_by_F, kept_by_I
 from schedc.program.program import Buffer, BufferKind
-from schedc.program.signature import Model, Value
+from schedc.program.signature import TAIL, Model, Value
 
 
 def make_pools(
@@ -12,28 +15,42 @@ def make_pools(
 ) -> tuple[Buffer, ...]:
     """The pools of a rank that holds the stages ``units_of`` (stage → units), still without slots.
 
-    ``saved<s>`` and ``owed<s>`` belong to one stage; all others serve every stage of the rank.
-    ``split`` says whether the rank's order has I and W (else nothing is owed between them).
+    ``saved<s>`` and ``owed<s>`` belong to one stage; all others serve every stage of the rank. A
+    tail has pools of its own, but for the loss. ``split`` says whether the rank's order has I and W
+    (else nothing is owed between them).
     """
     pools: dict[str, Buffer] = {}
-
-    def add(name: str, kind: BufferKind, value: Value) -> None:
-        pools[name] = Buffer(name, kind, value.shape, value.dtype, value.bytes, 0)
-
-    for stage, names in units_of.items():
-        units = tuple(model.unit(name) for name in names)
-        first, last = (model.graphs[f"{unit.graphs}.F"] for unit in (units[0], units[-1]))
-        for value in (*first.inputs, *last.inputs, *last.outputs):
-            if value.role == "tokens" or value.role == "labels" or value.role == "loss":
-                add(value.role, value.role, value)
-            elif value.role == "x" and units[0].kind != "embedding":
-                add("x", "x", value)
-                add("dx", "dx", value)
-            elif value.role == "y":
-                add("y", "y", value)
-                add("dy", "dy", value)
-        saved, owed = kept_by_F(model, units), kept_by_I(model, units)
-        pools[f"saved{stage}"] = Buffer(f"saved{stage}", "saved", (), "", saved, 0)
-        if split:
-            pools[f"owed{stage}"] = Buffer(f"owed{stage}", "owed", (), "", owed, 0)
+    for tail in (False, True) if model.has_tail else (False,):
+        for stage, names in units_of.items():
+            for buffer in _pools_of_stage(model.of(tail), stage, names, split):
+                name = pool_name(buffer.name, tail)
+                pools[name] = replace(buffer, name=name)
     return tuple(pools.values())
+
+
+def pool_name(name: str, tail: bool) -> str:
+    """The pool for values ``name`` (``x``, ``saved3``) of the tail, or of the others."""
+    return f"{name}_{TAIL}" if tail and name != "loss" else name
+
+
+def _pools_of_stage(
+    model: Model, stage: int, names: tuple[str, ...], split: bool
+) -> Iterator[Buffer]:
+    units = tuple(model.unit(name) for name in names)
+    first, last = (model.graphs[f"{unit.graphs}.F"] for unit in (units[0], units[-1]))
+    for value in (*first.inputs, *last.inputs, *last.outputs):
+        if value.role == "tokens" or value.role == "labels" or value.role == "loss":
+            yield _pool_of(value.role, value)
+        elif value.role == "x" and units[0].kind != "embedding":
+            yield _pool_of("x", value)
+            yield _pool_of("dx", value)
+        elif value.role == "y":
+            yield _pool_of("y", value)
+            yield _pool_of("dy", value)
+    yield Buffer(f"saved{stage}", "saved", (), "", kept_by_F(model, units), 0)
+    if split:
+        yield Buffer(f"owed{stage}", "owed", (), "", kept_by_I(model, units), 0)
+
+
+def _pool_of(kind: BufferKind, value: Value) -> Buffer:
+    return Buffer(kind, kind, value.shape, value.dtype, value.bytes, 0)

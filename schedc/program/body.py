@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schedc.ir.order import Op
+from schedc.program.signature import TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class Reduce:
 
 Step = Call | Reduce
 
+VARIANTS = (TAIL, "last")
+"""What marks the variants of a body, in this order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -46,7 +50,8 @@ class Body:
     ``reads`` and ``writes`` are its interface to the stream, in the order of the run
     instruction's operands: among ``x tokens labels dy saved owed`` and ``y loss dx saved owed``.
     ``last`` marks the variant for the step's last microbatch to reach this operation, which also
-    starts the reductions of gradients.
+    starts the reductions of gradients; ``tail`` the one for the last microbatch where it is smaller
+    than the others.
     """
 
     op: Op
@@ -55,7 +60,14 @@ class Body:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     steps: tuple[Step, ...]
+    tail: bool = False
+
+    @property
+    def variant(self) -> str:
+        """The marks behind the body's operation and stage: `` tail last`` or fewer."""
+        marks = zip(VARIANTS, (self.tail, self.last), strict=True)
+        return "".join(f" {mark}" for mark, has in marks if has)
 
     @property
     def name(self) -> str:
-        return f"{self.op.name} s{self.stage}" + (" last" if self.last else "")
+        return f"{self.op.name} s{self.stage}{self.variant}"

@@ -66,6 +66,14 @@ class Line:
             raise self.refuse(index, f"{expected} of at most {largest}")
         return value
 
+    def marks(self, index: int, *marks: str) -> tuple[list[bool], int]:
+        """Which of ``marks`` stand from ``index`` on, in their order; and the index behind them."""
+        found: list[bool] = []
+        for mark in marks:
+            found.append(index < len(self.words) and self.words[index] == mark)
+            index += found[-1]
+        return found, index
+
     def end(self, index: int) -> None:
         """Refuses words from ``index`` on."""
         if index < len(self.words):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import get_args
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Source, Span
 from schedc.ir.order import Op
-from schedc.program.body import Body, Call, Reduce, Step
+from schedc.program.body import VARIANTS, Body, Call, Reduce, Step
 from schedc.program.lines import Line, Refused
 from schedc.program.parse_stream import StreamParser
 from schedc.program.program import Buffer, BufferKind, Queue, RankProgram
@@ -47,7 +48,7 @@ class _Parser:
         stream = StreamParser(units, tuple(self.buffers), tuple(self.queues))
         self._stream_and_bodies(start, stream)
         bodies = tuple(
-            Body(body.op, body.stage, body.last, body.reads, body.writes, tuple(steps))
+            replace(body, steps=tuple(steps))
             for body, steps in zip(self.bodies, self.steps, strict=True)
         )
         built, missing = stream.finish(bodies)
@@ -197,9 +198,9 @@ class _Parser:
         if operation not in Op.__members__:
             raise line.refuse(1, "an operation (F, B, I, W or R)")
         stage = line.integer(2, "a stage, such as s0", "s")
-        last = len(line.words) > 3 and line.words[3] == "last"
-        reads, writes = _arrow(line, 4 if last else 3)
-        self.bodies[-1] = Body(Op[operation], stage, last, reads, writes, ())
+        (tail, last), start = line.marks(3, *VARIANTS)
+        reads, writes = _arrow(line, start)
+        self.bodies[-1] = Body(Op[operation], stage, last, reads, writes, (), tail)
 
     def _step(self, line: Line) -> Step:
         if line.keyword(0, "call", "reduce") == "call":

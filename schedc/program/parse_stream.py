@@ -10,7 +10,7 @@ import numpy as np
 
 from schedc.diagnostics import Diagnostic
 from schedc.ir.order import Op
-from schedc.program.body import Body
+from schedc.program.body import VARIANTS, Body
 from schedc.program.instructions import BODY, Code, Operand, Stream, StreamBuilder
 from schedc.program.lines import NUMBER, Line
 from schedc.program.print import PLAIN_PLACE, OpenPosts
@@ -21,8 +21,8 @@ _NO_TASK = (-1, -1, -1)
 _NO_LINK = (-1, -1, -1)
 
 Row = tuple[int, ...]
-BodyKey = tuple[int, int, bool] | int
-"""(op, stage, last), or a body's number."""
+BodyKey = tuple[int, int, bool, bool] | int
+"""(op, stage, tail, last), or a body's number."""
 
 
 class StreamParser:
@@ -68,7 +68,7 @@ class StreamParser:
         """The stream, with runs resolved to ``bodies``; and the runs whose body is missing."""
         known: dict[BodyKey, int] = {}
         for index, body in enumerate(bodies):
-            known.setdefault((int(body.op), body.stage, body.last), index)
+            known.setdefault((int(body.op), body.stage, body.tail, body.last), index)
             known[index] = index
         refused: list[Diagnostic] = []
         found = np.full(len(self._wanted) + 1, -1, dtype=np.int32)
@@ -78,8 +78,8 @@ class StreamParser:
             elif key in known:
                 found[provisional] = known[key]
             else:
-                op, stage, last = key
-                name = f"{Op(op).name} s{stage}" + (" last" if last else "")
+                op, stage, tail, last = key
+                name = Body(Op(op), stage, last, (), (), (), tail).name
                 names = [body.name for body in bodies]
                 refused.append(line.unknown(at, "body", name, names).diagnostic)
         stream = self._builder.build()
@@ -137,11 +137,9 @@ class StreamParser:
     def _run(self, line: Line, at: int) -> Row:
         task = self._task(line, at)
         words = line.words
-        key: BodyKey = (task[0], task[1], False)
-        start = at + 3
-        if start < len(words) and words[start] == "last":
-            key, start = (task[0], task[1], True), start + 1
-        elif start < len(words) and words[start] == "body":
+        (tail, last), start = line.marks(at + 3, *VARIANTS)
+        key: BodyKey = (task[0], task[1], tail, last)
+        if start == at + 3 and start < len(words) and words[start] == "body":
             key = line.integer(start + 1, "the number of a body")
             start += 2
         wanted = self._wanted.get(key)

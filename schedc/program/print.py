@@ -185,7 +185,7 @@ class _Lines:
         for index, body in enumerate(program.bodies):
             if names.index(body.name) == index:
                 key = (index, int(body.op), body.stage)
-                self._bodies[key] = " last" if body.last else ""
+                self._bodies[key] = body.variant
 
     def operands(self, index: int) -> str:
         text = self._operands.get(index)
@@ -217,8 +217,8 @@ class _Lines:
         return _BARE[Code(code)]
 
     def _run(self, row: list[int]) -> str:
-        last = self._bodies.get((row[BODY], row[OP], row[STAGE]), f" body {row[BODY]}")
-        task = f"s{row[STAGE]} m{row[MICROBATCH]}{last}"
+        variant = self._bodies.get((row[BODY], row[OP], row[STAGE]), f" body {row[BODY]}")
+        task = f"s{row[STAGE]} m{row[MICROBATCH]}{variant}"
         reads, writes = self.operands(row[READS]), self.operands(row[WRITES])
         arrow = f" -> {writes}" if row[WRITES] else ""
         return f"{Op(row[OP]).name}     {task:<12} {reads}{arrow}".rstrip()

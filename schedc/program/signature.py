@@ -7,7 +7,7 @@ is generated Python beside it in the compiled folder.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -148,6 +148,10 @@ class Unit:
         return sum(parameter.bytes for _, parameter in self.parameters)
 
 
+TAIL = "tail"
+"""Marks the graphs, bodies and buffers of a step's last microbatch where it is smaller."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A traced model as the passes see it: its units from first to last, and its graphs.
@@ -166,8 +170,22 @@ class Model:
         owned = (parameter for unit in self.units for _, parameter in unit.parameters)
         return tuple(parameter for parameter in owned if not parameter.tied)
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether there are graphs for a smaller last microbatch of a step, the tail."""
+        return any(f"{unit.graphs}.{TAIL}.F" in self.graphs for unit in self.units)
+
+    def of(self, tail: bool) -> Model:
+        """The model on microbatches of one size: its units have the graphs of the tail, or not."""
+        return self._of_tail if tail else self
+
     def unit(self, name: str) -> Unit:
         return self._by_name[name]
+
+    @cached_property
+    def _of_tail(self) -> Model:
+        units = tuple(replace(unit, graphs=f"{unit.graphs}.{TAIL}") for unit in self.units)
+        return replace(self, units=units)
 
     @cached_property
     def _by_name(self) -> dict[str, Unit]:

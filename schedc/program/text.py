@@ -23,7 +23,8 @@
   order in which they stand, so that lines may be moved, deleted and repeated by hand.
 * ``x.0!`` is the last use of slot 0 of buffer ``x``. ``wait x.0`` waits for the latest post on the
   slot that was not waited for yet; ``wait x.0 @12`` for the one at row 12.
-* ``last`` after a task chooses the body that also starts the reductions of gradients.
+* ``tail`` after a task chooses the body for a smaller last microbatch, ``last`` the one that also
+  starts the reductions of gradients.
 * After ``#`` stands the place that an instruction comes from, ``file:line`` (in JSON quotes where
   the file's name is odd). Any other comment is skipped, and so are blank lines and lines of
   comment. White space only separates words.

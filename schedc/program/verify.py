@@ -3,12 +3,13 @@
 What is proved of the programs of all pipeline ranks together, for any timing of ranks and links:
 
 bodies (E508)
-    Every body calls each of its stage's graphs once, each on the value it wants (the chain of
-    hidden states, of their gradients, the unit's own saved and owed tensors); runs give a body as
-    many operands as its interface has; what it reduces, it reduces over dp. With a model: the
-    graphs exist and are the units', shapes and dtypes of buffers are those of the graphs, no ``y``
-    or ``dx`` is a view of an input, and a body whose tensors share memory with the stage's input or
-    output gradient has that buffer among its operands.
+    A step's last microbatch runs bodies of its own where it is smaller. Every body calls each of
+    its stage's graphs once, each on the value it wants (the chain of hidden states, of their
+    gradients, the unit's own saved and owed tensors); runs give a body as many operands as its
+    interface has; what it reduces, it reduces over dp. With a model: the graphs exist and are the
+    units', shapes and dtypes of buffers are those of the graphs, no ``y`` or ``dx`` is a view of an
+    input, and a body whose tensors share memory with the stage's input or output gradient has that
+    buffer among its operands.
 tasks (E506)
     F, and B or else I and W, of every stage and microbatch, once, on the rank that holds the stage.
 messages (E501, E502)
@@ -69,7 +70,7 @@ def verify_programs(
     check_bodies(programs, model, findings)
     _raise(findings)
     columns = Columns(programs)
-    check_tasks(columns, findings)
+    check_tasks(columns, model, findings)
     _raise(findings)
     transfers = check_messages(columns, findings)
     check_buffers(columns, model, findings)

@@ -39,8 +39,12 @@ def check_bodies(programs: Programs, model: Model | None, findings: Findings) ->
         for name in sorted(name for name, count in names.items() if count > 1):
             findings.add("E508", f"rank {program.rank} has the body `{name}` twice")
         for body in program.bodies:
-            check = _BodyCheck(program, body, stages, model, findings)
-            check.run()
+            if body.tail and model is not None and not model.has_tail:
+                where = f"rank {program.rank}, body `{body.name}`"
+                findings.add("E508", f"{where}: the model has no smaller last microbatch")
+                continue
+            sized = model.of(body.tail) if model is not None else None
+            _BodyCheck(program, body, stages, sized, findings).run()
 
 
 def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
@@ -63,10 +67,8 @@ def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
 
 def _check_outputs(model: Model, findings: Findings) -> None:
     """What is sent has memory of its own: else a received slot is reused while it is sent."""
-    names = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FI")
-    for name in names:
-        graph = model.graphs.get(name)
-        for value in graph.outputs_of("y", "dx") if graph is not None else ():
+    for name, graph in model.graphs.items():
+        for value in graph.outputs_of("y", "dx"):
             if value.alias is not None:
                 what = f"the output `{value.name}` of {name} shares the memory of `{value.alias}`"
                 findings.add("E508", f"{what}, which is reused while the output is sent")

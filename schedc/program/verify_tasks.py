@@ -7,6 +7,7 @@ import numpy as np
 from schedc.ir.order import Op
 from schedc.program.instructions import BODY, CODE, MICROBATCH, OP, READS, STAGE, WRITES, Code
 from schedc.program.program import Programs, RankProgram
+from schedc.program.signature import Model
 from schedc.program.verify_columns import At, Columns, Findings, Ints, task_text
 
 
@@ -34,16 +35,17 @@ def check_stages(programs: Programs, findings: Findings) -> None:
         findings.add("E506", f"{message}, but they hold {held}")
 
 
-def check_tasks(columns: Columns, findings: Findings) -> None:
+def check_tasks(columns: Columns, model: Model | None, findings: Findings) -> None:
     """F and (B, or I and W) once for every stage and microbatch, on the stage's rank.
 
-    Afterwards every task, body and number of operands in the table is in range.
+    The last microbatch runs the bodies of the tail where there is one, no other does. Afterwards
+    every task, body and number of operands in the table is in range.
     """
     runs = columns.rows(Code.RUN)
     runs = _check_ranges(columns, runs, findings)
     if findings:
         return
-    _check_bodies_of_runs(columns, runs, findings)
+    _check_bodies_of_runs(columns, runs, model, findings)
     if findings:
         return
     stages, microbatches = columns.stages, columns.microbatches
@@ -124,18 +126,23 @@ def _check_ranges(columns: Columns, runs: Ints, findings: Findings) -> Ints:
     return good
 
 
-def _check_bodies_of_runs(columns: Columns, runs: Ints, findings: Findings) -> None:
-    """Every run names a body of its own operation and stage and fits its interface (E508)."""
+def _check_bodies_of_runs(
+    columns: Columns, runs: Ints, model: Model | None, findings: Findings
+) -> None:
+    """Every run names a body of its own operation, stage and size and fits its interface (E508)."""
+    tails = [body.tail for program in columns.programs for body in program.bodies]
+    has_tail = model.has_tail if model is not None else any(tails)
     for program in columns.programs:
         lines = runs[columns.rank[runs] == program.rank]
         body = columns.column(lines, BODY)
         bad = (body < 0) | (body >= len(program.bodies))
         body = np.where(bad, 0, body)
         if program.bodies:
-            ops = np.array([(b.op, b.stage) for b in program.bodies])[body]
-            bad |= (ops[:, 0] != columns.table[lines, OP]) | (
-                ops[:, 1] != columns.table[lines, STAGE]
-            )
+            found = np.array([(b.op, b.stage, b.tail) for b in program.bodies])[body]
+            is_tail = columns.table[lines, MICROBATCH] == columns.microbatches - 1
+            for at, wanted in enumerate((OP, STAGE)):
+                bad |= found[:, at] != columns.table[lines, wanted]
+            bad |= found[:, 2] != (is_tail & has_tail)
         findings.each(
             "E508", lines[bad], lambda i: ("a run of a body of another task", columns.at(i))
         )

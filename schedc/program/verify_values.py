@@ -125,7 +125,7 @@ def check_kinds(
     width = 2 * (1 + max((max(len(b.reads), len(b.writes)) for b in program.bodies), default=0))
     where = (body * width + 2 * events.position[runs] + events.fills[runs]) * len(program.buffers)
     keys, first = np.unique(where + events.buffer[runs], return_index=True)
-    owners: dict[str, int] = {}
+    owners: dict[str, tuple[int, bool]] = {}
     found: list[tuple[int, int]] = list(zip(keys.tolist(), runs[first].tolist(), strict=True))
     for key, event in found:
         rest, buffer_index = divmod(key, len(program.buffers))
@@ -142,13 +142,14 @@ def check_kinds(
             findings.add("E505", f"rank {program.rank}: {said}, whose kind is {buffer.kind}", at)
         elif name in ("saved", "owed"):
             is_new = buffer.name not in owners
-            other = owners.setdefault(buffer.name, its.stage)
-            if other != its.stage:
-                findings.add("E505", f"rank {program.rank}: {said}, which serves stage {other}", at)
+            other = owners.setdefault(buffer.name, (its.stage, its.tail))
+            if other != (its.stage, its.tail):
+                served = f"stage {other[0]}" + " of the smaller last microbatch" * other[1]
+                findings.add("E505", f"rank {program.rank}: {said}, which serves {served}", at)
             elif is_new and model is not None:
-                _check_kept(program, its.stage, buffer, model, findings)
+                _check_kept(program, its.stage, buffer, model.of(its.tail), findings)
         elif model is not None:
-            _check_shape(program, its, name, buffer, model, at, findings)
+            _check_shape(program, its, name, buffer, model.of(its.tail), at, findings)
     _check_others(program, events, findings)
 
 

@@ -196,7 +196,7 @@ class _Reader:
         if self.mistakes:
             raise DiagnosticError(sorted(self.mistakes, key=_place))
         mesh = Mesh(dp=sizes["dp"], pp=sizes["pp"], cp=sizes["cp"], tp=sizes["tp"])
-        microbatches = sizes["batch"] // (mesh.dp * sizes["microbatch"])
+        microbatches = -(-sizes["batch"] // (mesh.dp * sizes["microbatch"]))
         instance = instantiate_with(self.library, schedule, mesh.pp, microbatches, arguments)
         plan = Plan(
             name=self.plan.name,
@@ -284,7 +284,7 @@ class _Reader:
         return 1
 
     def _batch(self, sizes: dict[str, int]) -> None:
-        """The batch must divide over replicas and microbatches."""
+        """The batch must divide over replicas, and fill at least one microbatch of each."""
         if "batch" not in self.found or "microbatch" not in self.found or self.mistakes:
             return
         batch, dp, each = sizes["batch"], sizes["dp"], sizes["microbatch"]
@@ -297,14 +297,13 @@ class _Reader:
                 span,
                 _near(batch, dp),
             )
-        elif batch % (dp * each):
+        elif each > batch // dp:
             self._report(
                 "E803",
-                f"a batch of {batch} over dp = {dp} is {batch // dp} sequences a replica, which "
-                f"microbatches of {each} do not divide; a smaller last microbatch is not "
-                "supported yet",
+                f"a batch of {batch} over dp = {dp} is {batch // dp} sequences a replica, fewer "
+                f"than one microbatch of {each}",
                 span,
-                _near(batch, dp * each),
+                f"write `batch {batch} in microbatches of {batch // dp}` or fewer",
             )
         elif batch // (dp * each) > MOST_MICROBATCHES:
             self._report("E811", f"more than {MOST_MICROBATCHES} microbatches", span)

@@ -75,9 +75,9 @@ CASES = {
         plan_with(batch="15 in microbatches of 2"),
         ["error[E803]", "p.sched:4:16", "15", "dp = 2", "14 and 16"],
     ),
-    "a batch that microbatches do not divide": (
-        plan_with(batch="18 in microbatches of 4"),
-        ["error[E803]", "p.sched:4:16", "18", "9 sequences", "microbatches of 4", "16 and 24"],
+    "a batch of less than a microbatch": (
+        plan_with(batch="6 in microbatches of 4"),
+        ["error[E803]", "p.sched:4:16", "6", "3 sequences", "microbatch of 4", "of 3` or fewer"],
     ),
     "an unknown preset": (
         plan_with(model='"llama-tset"'),

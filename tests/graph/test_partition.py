@@ -109,7 +109,7 @@ def test_a_layout_is_followed(layout: str, counts: tuple[int, ...]) -> None:
         ("E t*2 | t*2", "E801", "the head 0 times"),
         ("E t*2 H | t*2 H", "E801", "the head 2 times"),
         ("E t*4 | ", "E802", "stage 1"),
-        ("", "E814", "1 stages, the schedule 2"),
+        ("", "E814", "1 stage, the schedule 2"),
         ("E t*2 | t | t H", "E814", "3 stages, the schedule 2"),
         ("E t*2 | H t*2", "E804", "begins with"),
         ("E t*2 | t*0 t*2 H", "E804", '"t*0"'),

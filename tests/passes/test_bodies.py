@@ -60,12 +60,12 @@ EXPECTED = {
 
 
 def test_bodies_of_two_halves() -> None:
-    assert make_bodies(llama(2), HALVES) == EXPECTED
+    assert make_bodies(llama(2), HALVES) == {(*key, False): EXPECTED[key] for key in EXPECTED}
 
 
 def test_a_whole_model_on_one_stage() -> None:
     """B goes from last to first, each unit's W right after its I; no gradient leaves the stage."""
-    body = make_bodies(llama(2), (("embedding", "layers.0", "layers.1", "head"),))[Op.B, 0]
+    body = make_bodies(llama(2), (("embedding", "layers.0", "layers.1", "head"),))[Op.B, 0, False]
     assert [f"{step.graph} {step.unit}" for step in body.steps if isinstance(step, Call)] == [
         "head.I head", "head.W head",
         "layer.I layers.1", "layer.W layers.1",
@@ -208,5 +208,5 @@ def test_what_is_shared_is_counted_once() -> None:
     assert pools["saved1"] == 40 + 100 + 40
     assert pools["owed1"] == (40 + 7 + 100) + (40 + 7 + 100)
     bodies = make_bodies(toy(), (("layers.0", "layers.1"),))
-    assert bodies[Op.I, 0].reads == ("x", "dy", "saved")
-    assert bodies[Op.W, 0].reads == ("x", "dy", "owed")
+    assert bodies[Op.I, 0, False].reads == ("x", "dy", "saved")
+    assert bodies[Op.W, 0, False].reads == ("x", "dy", "owed")

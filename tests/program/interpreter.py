@@ -83,6 +83,7 @@ class Interpreter:
     ) -> None:
         self.ranks = [Rank(p, i) for p, i in zip(programs, instructions, strict=True)]
         self.stages = sum(len(program.stages) for program in programs)
+        self.has_tail = any(body.tail for program in programs for body in program.bodies)
         self.microbatches = programs[0].microbatches
         self.replicas, self.moving, self.one_queue = replicas, moving, one_queue
         self.transfers: dict[tuple[object, ...], Transfer] = {}
@@ -186,6 +187,8 @@ class Interpreter:
         (op, stage, m) = run.task.op, run.task.stage, run.task.microbatch
         if (body.op, body.stage) != (op, stage) or stage not in dict(rank.program.stages):
             raise Wrong("a body of another task")
+        if body.tail != (self.has_tail and m == rank.program.microbatches - 1):
+            raise Wrong("a body of another size")
         if len(body.reads) != len(run.reads) or len(body.writes) != len(run.writes):
             raise Wrong("operands")
         before = dict(rank.slots)

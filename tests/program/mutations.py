@@ -272,6 +272,7 @@ def _changed_step(
 
 def _changed_interfaces(body: Body) -> Iterator[tuple[str, Body]]:
     names = ("x", "tokens", "labels", "dy", "saved", "owed", "y", "loss", "dx", "nothing")
+    yield f"{body.name} of the other size", replace(body, tail=not body.tail)
     for field, old in (("reads", body.reads), ("writes", body.writes)):
         for i, name in enumerate(old):
             others = [(other,) for other in names if other != name]

@@ -8,11 +8,14 @@ refused that would have worked: the verdict is exact on all of these.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 
 import pytest
 
 from schedc.diagnostics import DiagnosticError
+from schedc.program.program import Programs
+from schedc.program.signature import Model
 from schedc.program.text import parse_program
 from tests.program.interpreter import outcome
 from tests.program.mutations import (
@@ -25,7 +28,7 @@ from tests.program.mutations import (
     swaps,
     verdict,
 )
-from tests.program.programs import SCHEDULES, compiled
+from tests.program.programs import SCHEDULES, compiled, compiled_with_tail
 
 REPLICAS = 2
 SMALL = [
@@ -41,7 +44,13 @@ LARGE = [
 ]
 
 
-def check(schedule: str, ranks: int, microbatches: int, far: int) -> None:
+def check(
+    schedule: str,
+    ranks: int,
+    microbatches: int,
+    far: int,
+    compiled: Callable[..., tuple[Programs, Model]] = compiled,
+) -> None:
     programs, model = compiled(schedule, ranks, microbatches, REPLICAS)
     assert outcome(programs, REPLICAS) == "right"
     counts: Counter[tuple[str, str]] = Counter()
@@ -65,6 +74,11 @@ def check(schedule: str, ranks: int, microbatches: int, far: int) -> None:
 @pytest.mark.parametrize(("schedule", "ranks", "microbatches"), SMALL)
 def test_verdict_is_what_happens(schedule: str, ranks: int, microbatches: int) -> None:
     check(schedule, ranks, microbatches, far=100)
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("one_f_one_b", 2), ("zb_h1", 2), ("gpipe", 1)])
+def test_verdict_is_what_happens_with_a_smaller_last_microbatch(schedule: str, ranks: int) -> None:
+    check(schedule, ranks, 2, far=100, compiled=compiled_with_tail)
 
 
 @pytest.mark.sweep

@@ -212,7 +212,13 @@ def rank_programs(draw: st.DrawFn) -> RankProgram:
         st.builds(Call, WORDS, WORDS, TUPLES, TUPLES), st.builds(Reduce, WORDS, TUPLES)
     )
     bodies = tuple(
-        Body(*key, draw(TUPLES), draw(TUPLES), tuple(draw(st.lists(steps, max_size=3))))
+        Body(
+            *key,
+            draw(TUPLES),
+            draw(TUPLES),
+            tuple(draw(st.lists(steps, max_size=3))),
+            draw(st.booleans()),
+        )
         for key in keys
     )
     builder = StreamBuilder(units)

@@ -41,16 +41,20 @@ class Shape:
     dp: int = 1
     layers: int = 4
     optimizer: str = "sgd"
+    microbatch: int = MICROBATCH
+    tail: int = 0  # the size of the last microbatch, where it is smaller
 
     @property
     def batch(self) -> int:
-        return self.dp * self.microbatches * MICROBATCH
+        return self.dp * (
+            (self.microbatches - 1) * self.microbatch + (self.tail or self.microbatch)
+        )
 
 
 @cache
-def model_of(layers: int) -> Model:
+def model_of(layers: int, microbatch: int = MICROBATCH, tail: int = 0) -> Model:
     config = replace(PRESETS["llama-test"], num_hidden_layers=layers)
-    return build_model(config, MICROBATCH, SEQUENCE)
+    return build_model(config, microbatch, SEQUENCE, tail=tail)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -62,7 +66,7 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers)
+    model = model_of(shape.layers, shape.microbatch, shape.tail)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
     timeline = simulate_order(order, Costs().of_stages(shape.pp, order.stages))
@@ -73,7 +77,7 @@ def artifact_of(shape: Shape) -> Artifact:
         mesh=Mesh(dp=shape.dp, pp=shape.pp),
         sequence=SEQUENCE,
         batch=shape.batch,
-        microbatch=MICROBATCH,
+        microbatch=shape.microbatch,
         microbatches=shape.microbatches,
         precision="fp32",
         optimizer=shape.optimizer,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gloo
 
 SHAPES = [
     Shape("zb_h1", 2, 3, dp=2, layers=7),
-    Shape("interleaved", 2, 3),
+    Shape("interleaved", 2, 3, tail=1),
     Shape("one_f_one_b", 4, 3),
 ]
 

@@ -96,6 +96,22 @@ def test_replicas_and_uneven_layers_equal_one_process(shape: Shape, tmp_path: Pa
     assert_equal_to_oracle(*trained(shape, tmp_path))
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("one_f_one_b", 2, 3, microbatch=3, tail=2),  # a batch of 8
+        Shape("zb_h1", 2, 3, microbatch=3, tail=1, layers=7, dp=2),
+        Shape("gpipe", 3, 3, tail=1, layers=5),  # a batch of 5, of which chunk(4) makes 3 parts
+        Shape("interleaved", 2, 4, tail=1),
+        Shape("mixed", 2, 4, tail=1, dp=2),
+        Shape("mixed", 1, 2, microbatch=5, tail=4),
+    ],
+    ids=lambda s: f"{s.schedule} P={s.pp} M={s.microbatches} dp={s.dp} {s.microbatch} and {s.tail}",
+)
+def test_a_smaller_last_microbatch_counts_by_its_tokens(shape: Shape, tmp_path: Path) -> None:
+    assert_equal_to_oracle(*trained(shape, tmp_path))
+
+
 def test_without_clipping(tmp_path: Path) -> None:
     assert_equal_to_oracle(*trained(Shape("zb_h1", 2, 4), tmp_path, clip=0.0))
 
