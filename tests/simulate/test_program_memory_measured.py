@@ -22,7 +22,8 @@ SLACK = 4096
 batch while one of them is loaded."""
 
 HIDDEN = SEQUENCE * 64 * 4
-"""A sequence's part of one tensor of hidden states: what a graph dropped before its peak and a receive buffer keeps."""
+"""A sequence's part of one tensor of hidden states: what a graph dropped before its peak and a
+receive buffer keeps."""
 
 
 class OwnTracker(MemoryTracker):
