@@ -81,9 +81,7 @@ def measure(case: Case, schedule: str, precision: str) -> dict[str, float]:
         command = [sys.executable, "-m", "schedc", "compile", "large.sched", "-o", "build"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         began = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -20,7 +20,8 @@ from schedc.runtime.learning_rate import Schedule
 class RunConfig:
     """What a run is told beside the compiled plan. Times in seconds; a ``clip`` of 0 is none.
 
-    ``shuffle`` None: texts and token files are shuffled, sequences are not.
+    ``shuffle`` None: texts and token files are shuffled, sequences are not. With ``eval_data``
+    there is an evaluation before the first step, after every ``eval_every`` and after the last.
     """
 
     steps: int = 100
@@ -46,6 +47,8 @@ class RunConfig:
     clip: float = 1.0
     timeout: float = 300.0
     log_every: int = 1
+    eval_data: tuple[Path, ...] = ()
+    eval_every: int = 0
 
     def shared(self) -> dict[str, Any]:
         """What has to be the same on all ranks, as JSON has it.
@@ -85,6 +88,10 @@ def make_config(options: Mapping[str, Any], file: Path | None) -> RunConfig:
         problems.append(
             Diagnostic("E904", "no data to train on is given", help="--data FILE_OR_FOLDER")
         )
+    if ("eval_data" in values) != ("eval_every" in values):
+        missing = "eval_every" if "eval_data" in values else "eval_data"
+        message = f"an evaluation needs both --eval-data and --eval-every; {missing} is not given"
+        problems.append(Diagnostic("E904", message.replace("eval_", "eval-")))
     if problems:
         raise DiagnosticError(problems)
     return RunConfig(**values)
@@ -207,5 +214,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "clip": _number(0.0),
     "timeout": _number(1.0),
     "log_every": _integer(1),
+    "eval_data": _paths,
+    "eval_every": _integer(1),
 }
 """How a value of each key is checked; raises ValueError with what it has to be."""

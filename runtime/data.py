@@ -38,13 +38,17 @@ PADDING = 0
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The batches of a run, by step (from 0)."""
+    """The batches of a run, by step (from 0).
+
+    Data that is read ``once`` ends: what a batch has beyond its end is padding, all ignored.
+    """
 
     source: Source
     sequence: int
     batch_size: int
     seed: int
     shuffle: bool
+    once: bool = False
 
     @property
     def sequences(self) -> int:
@@ -56,7 +60,7 @@ class Batches:
         """A line for people: what is read, and how often."""
         line = f"{self.source.name}: {self.sequences:,} sequences of {self.sequence}, "
         line += f"shuffled by seed {self.seed}" if self.shuffle else "in order"
-        if self.sequences < self.batch_size:
+        if self.sequences < self.batch_size and not self.once:
             line += f"; fewer than a batch of {self.batch_size}: they repeat within each step"
         return line
 
@@ -79,6 +83,8 @@ class Batches:
         ids = np.full((stop - start, self.sequence), PADDING, dtype=np.int64)
         labels = np.full((stop - start, self.sequence), IGNORED, dtype=np.int64)
         for row, index in enumerate(self._indices(step, start, stop)):
+            if self.once and step * self.batch_size + start + row >= self.sequences:
+                break
             found, shifted = self.source.read(int(index))
             ids[row, : len(found)] = found
             labels[row, : len(shifted)] = shifted
@@ -126,6 +132,7 @@ def open_data(
     shuffle: bool | None = None,
     tokenizer: Path | None = None,
     dtype: TokenType | None = None,
+    once: bool = False,
 ) -> Batches:
     """Open what ``--data`` names: texts (files, folders), token files, or files of sequences.
 
@@ -140,12 +147,12 @@ def open_data(
         if shuffle:
             raise refusal("a file of sequences is read in order, it cannot be shuffled")
         source: Source = Sequences(paths, sequence, vocabulary)
-        return Batches(source, sequence, batch, seed, shuffle=False)
+        return Batches(source, sequence, batch, seed, False, once)
     if kind == "tokens":
         source = open_tokens(paths, sequence, vocabulary, dtype)
     else:
         source = open_text(paths, sequence, vocabulary, tokenizer)
-    return Batches(source, sequence, batch, seed, shuffle=shuffle is not False)
+    return Batches(source, sequence, batch, seed, shuffle is not False, once)
 
 
 def _kind(paths: Sequence[Path]) -> str:

@@ -22,12 +22,13 @@ from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
 from schedc.runtime.environment import Agreement, Environment
+from schedc.runtime.evaluation import EvaluationRecord, Evaluator
 from schedc.runtime.progress import Progress
-from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
+from schedc.runtime.rank import Rank, load_states, make_rank, open_batches, open_evaluation
 from schedc.runtime.reports import Reports
 from schedc.runtime.training import MetricsFile, Observer, export, save_gradients, train
 from schedc.runtime.transports.gloo import GlooTransport, lost_peer
-from schedc.runtime.verdict import Describer
+from schedc.runtime.verdict import EVALUATES, Describer
 from schedc.runtime.watchdog import PATIENCE, Watchdog
 from schedc.runtime.weights import STAGING, refuse_foreign
 
@@ -43,6 +44,8 @@ EPILOG = (
 @click.option(
     "--data", multiple=True, metavar="PATH", help="Text, .bin or .safetensors; repeatable."
 )
+@click.option("--eval-data", multiple=True, metavar="PATH", help="Data to evaluate on, likewise.")
+@click.option("--eval-every", type=int, metavar="N", help="Evaluate after every N steps.")
 @click.option("--tokenizer", metavar="PATH", help="tokenizer.json for text; bytes without.")
 @click.option("--token-type", metavar="TYPE", help="Width of a raw .bin: uint16 or uint32.")
 @click.option("--shuffle", metavar="on|off", help="Shuffle texts and token files (default on).")
@@ -72,7 +75,8 @@ def command(
     build: str, config: str | None, **options: Any
 ) -> tuple[Path, str | None, dict[str, Any]]:
     """Train the compiled plan in folder BUILD."""
-    options["data"] = options["data"] or None
+    for name in ("data", "eval_data"):
+        options[name] = options[name] or None
     return Path(build), config, options
 
 
@@ -109,12 +113,12 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
         setup = _Setup(environment, agreement)
         watchdog.enter("reads the programs")
         artifact = setup.load(build, config, problem)
-        watchdog.describer = Describer(artifact.programs, artifact.manifest)
+        watchdog.describer = Describer(artifact)
         watchdog.enter("connects")
         transport = _connect(environment, store, artifact, config)
         watchdog.enter("reads data and parameters")
-        rank, metrics = setup.make_rank(artifact, transport, config)
-        _work(rank, transport, config, watchdog, metrics)
+        rank, evaluator, metrics = setup.make_rank(artifact, transport, config)
+        _work(rank, transport, config, watchdog, evaluator, metrics)
         transport.barrier()
     watchdog.stop()
     dist.destroy_process_group()
@@ -149,6 +153,7 @@ class _Setup:
             self._check_world(artifact)
             mesh = artifact.manifest.mesh
             verify_programs(artifact.programs, artifact.model, mesh.dp)
+            verify_programs(artifact.evaluation, artifact.model, mesh.dp)
         except DiagnosticError as error:
             problem = error
         found = self.agreement.settle([digest, config.shared()], problem)
@@ -161,26 +166,31 @@ class _Setup:
 
     def make_rank(
         self, artifact: Artifact, transport: GlooTransport, config: RunConfig
-    ) -> tuple[Rank, TextIO | None]:
+    ) -> tuple[Rank, Evaluator | None, TextIO | None]:
         """The rank with its data and parameters, and on rank 0 the open metrics file."""
         problem: DiagnosticError | None = None
-        rank, metrics, fingerprint = None, None, ""
+        rank, evaluator, metrics, fingerprint = None, None, None, ""
         units = artifact.programs[self._pp(artifact)].units
         try:
             batches = open_batches(artifact.manifest, config) if config.data else None
             fingerprint = batches.fingerprint if batches is not None else ""
             states = load_states(artifact.manifest, units, config)
             rank = make_rank(artifact, transport.rank, transport, config, states, batches)
+            if config.eval_data:
+                evaluator = Evaluator(rank, open_evaluation(artifact.manifest, config))
+                fingerprint += evaluator.batches.fingerprint
             if transport.rank == 0:
                 metrics = _prepare_outputs(config)
                 if batches is not None and config.steps:
                     print(f"{artifact.manifest.name}: {batches.summary}", flush=True)
+                if evaluator is not None:
+                    print(f"evaluation: {evaluator.batches.summary}", flush=True)
         except DiagnosticError as error:
             problem = error
         fingerprints = self.agreement.settle(fingerprint, problem)
         assert rank is not None
         self._same(fingerprints, "the data is not the same on all ranks")
-        return rank, metrics
+        return rank, evaluator, metrics
 
     def _pp(self, artifact: Artifact) -> int:
         return artifact.manifest.mesh.coordinates(self.environment.rank)["pp"]
@@ -291,6 +301,7 @@ def _work(
     transport: GlooTransport,
     config: RunConfig,
     watchdog: Watchdog,
+    evaluator: Evaluator | None,
     metrics: TextIO | None,
 ) -> None:
     reports = Reports(rank, transport, config)
@@ -302,8 +313,16 @@ def _work(
         observers += [MetricsFile(metrics)] if metrics is not None else []
     wanted = config.dump_gradients is not None
     rank.monitor.position = watchdog.shared.view
+
+    def evaluate(step: int) -> EvaluationRecord:
+        assert evaluator is not None
+        watchdog.enter(EVALUATES, steps=True)
+        record = evaluator.evaluate(step)
+        watchdog.enter("trains", steps=True)
+        return record
+
     watchdog.enter("trains", steps=True)
-    gradients = train(rank, config, tuple(observers), keep_gradients=wanted)
+    gradients = train(rank, config, tuple(observers), wanted, evaluate if evaluator else None)
     watchdog.enter("writes results")
     if wanted and config.steps:
         save_gradients(rank, transport, config, gradients)

@@ -12,8 +12,9 @@ from schedc.program.artifact import Artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.assemble import assemble
 from schedc.runtime.config import RunConfig
+from schedc.runtime.evaluation import EvaluationRecord, Evaluator
 from schedc.runtime.machine import StepResult
-from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
+from schedc.runtime.rank import Rank, load_states, make_rank, open_batches, open_evaluation
 from schedc.runtime.training import History, StepRecord, train
 from schedc.runtime.transports.threads import Hub, ThreadsTransport
 
@@ -22,11 +23,13 @@ from schedc.runtime.transports.threads import Hub, ThreadsTransport
 class RunResult:
     """A finished run. ``gradients`` (first step, before clipping) and ``parameters`` are whole.
 
-    ``results[r]`` are the steps of global rank ``r``, ``ranks[r]`` the rank itself.
+    ``results[r]`` are the steps of global rank ``r``, ``evaluations[r]`` its evaluations,
+    ``ranks[r]`` the rank itself.
     """
 
     records: tuple[StepRecord, ...]
     results: tuple[tuple[StepResult, ...], ...]
+    evaluations: tuple[tuple[EvaluationRecord, ...], ...]
     gradients: dict[str, Tensor]
     parameters: dict[str, Tensor]
     ranks: tuple[Rank, ...]
@@ -49,6 +52,7 @@ def run_threads(artifact: Artifact, config: RunConfig, *, verify: bool = True) -
     manifest = artifact.manifest
     if verify:
         verify_programs(artifact.programs, artifact.model, manifest.mesh.dp)
+        verify_programs(artifact.evaluation, artifact.model, manifest.mesh.dp)
     world = manifest.mesh.size
     hub = Hub(world)
     ranks: list[Rank | None] = [None] * world
@@ -62,7 +66,9 @@ def run_threads(artifact: Artifact, config: RunConfig, *, verify: bool = True) -
         batches = open_batches(manifest, config)
         rank = make_rank(artifact, number, transport, config, states, batches)
         ranks[number] = rank
-        gradients = train(rank, config, (histories[number],), keep_gradients=True)
+        evaluator = Evaluator(rank, open_evaluation(manifest, config)) if config.eval_data else None
+        evaluate = evaluator.evaluate if evaluator is not None else None
+        gradients = train(rank, config, (histories[number],), True, evaluate)
         whole[0].update(assemble(transport, manifest, gradients) if config.steps else {})
         whole[1].update(assemble(transport, manifest, rank.parameters()))
 
@@ -70,6 +76,7 @@ def run_threads(artifact: Artifact, config: RunConfig, *, verify: bool = True) -
     return RunResult(
         records=tuple(histories[0].records),
         results=tuple(tuple(history.results) for history in histories),
+        evaluations=tuple(tuple(history.evaluations) for history in histories),
         gradients=whole[0],
         parameters=whole[1],
         ranks=tuple(rank for rank in ranks if rank is not None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.machine import StepResult
 from schedc.runtime.training import StepRecord
 
@@ -32,6 +33,14 @@ class Progress:
             self._show(progress_line(record, self.steps))
         if self.live and (due or record.step == self.steps):
             self.close()
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        self.close()
+        self.out.write(
+            f"evaluation after {record.step} steps   loss {record.eval_loss:.4f}   "
+            f"{record.eval_labels:,} labels   {record.eval_seconds:.3f} s\n"
+        )
+        self.out.flush()
 
     def close(self) -> None:
         """End the live line, so that other text starts on its own."""

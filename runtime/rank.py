@@ -93,6 +93,23 @@ def open_batches(manifest: Manifest, config: RunConfig) -> Batches:
     )
 
 
+def open_evaluation(manifest: Manifest, config: RunConfig) -> Batches:
+    """The data of a run's evaluations, read in order and once each time. Raises E902."""
+    vocabulary = manifest.config["vocab_size"]
+    assert isinstance(vocabulary, int)
+    return open_data(
+        config.eval_data,
+        sequence=manifest.sequence,
+        vocabulary=vocabulary,
+        batch=manifest.evaluation,
+        seed=config.seed,
+        shuffle=False,
+        tokenizer=config.tokenizer,
+        dtype=config.token_type,
+        once=True,
+    )
+
+
 def load_graphs(artifact: Artifact, program: RankProgram) -> dict[str, Graph]:
     """The graphs that a rank's bodies call, and the rotary tables' graph."""
     called = {s.graph for body in program.bodies for s in body.steps if isinstance(s, Call)}

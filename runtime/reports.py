@@ -10,6 +10,7 @@ from typing import Any
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.clocks import clock_offset
 from schedc.runtime.config import RunConfig
+from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.graph_times import measure, to_json
 from schedc.runtime.machine import StepResult
 from schedc.runtime.measured import RankTimes, measured_trace
@@ -65,6 +66,9 @@ class Reports:
         self._tracker = None
         self.rank.monitor.now = time.perf_counter_ns
         del self._memory[0]  # from the step's begin
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        return None
 
     def after(self) -> None:
         """``--trace-out`` and ``--memory-out``."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.assemble import assemble
 from schedc.runtime.config import RunConfig
+from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.learning_rate import learning_rate
 from schedc.runtime.machine import StepResult
 from schedc.runtime.rank import Rank
@@ -44,6 +45,8 @@ class Observer(Protocol):
 
     def step_ends(self, record: StepRecord, result: StepResult) -> None: ...
 
+    def evaluated(self, record: EvaluationRecord) -> None: ...
+
 
 @dataclass(slots=True)
 class History:
@@ -51,6 +54,7 @@ class History:
 
     records: list[StepRecord] = field(default_factory=list[StepRecord])
     results: list[StepResult] = field(default_factory=list[StepResult])
+    evaluations: list[EvaluationRecord] = field(default_factory=list[EvaluationRecord])
 
     def step_begins(self, step: int) -> None:
         return None
@@ -59,16 +63,21 @@ class History:
         self.records.append(record)
         self.results.append(result)
 
+    def evaluated(self, record: EvaluationRecord) -> None:
+        self.evaluations.append(record)
+
 
 def train(
     rank: Rank,
     config: RunConfig,
     observers: tuple[Observer, ...] = (),
     keep_gradients: bool = False,
+    evaluate: Callable[[int], EvaluationRecord] | None = None,
 ) -> dict[str, Tensor]:
     """Run ``config.steps`` steps. Returns this rank's gradients of the first step if asked to keep.
 
-    They are taken after the reduction over dp and before clipping.
+    They are taken after the reduction over dp and before clipping. ``evaluate`` is called before
+    the first step, after every ``config.eval_every`` and after the last.
     """
     kept: dict[str, Tensor] = {}
 
@@ -76,6 +85,13 @@ def train(
         with torch.inference_mode(False), torch.no_grad():
             kept.update({name: gradient.clone() for name, gradient in rank.gradients().items()})
 
+    def evaluate_after(steps: int) -> None:
+        if evaluate is not None and (steps % config.eval_every == 0 or steps == config.steps):
+            record = evaluate(steps)
+            for observer in observers:
+                observer.evaluated(record)
+
+    evaluate_after(0)
     for step in range(config.steps):
         rank.machine.before_update = keep if keep_gradients and step == 0 else None
         for observer in observers:
@@ -83,6 +99,7 @@ def train(
         record, result = run_step(rank, config, step)
         for observer in observers:
             observer.step_ends(record, result)
+        evaluate_after(step + 1)
     return kept
 
 
@@ -119,7 +136,7 @@ def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, Step
 
 
 class MetricsFile:
-    """Writes a JSON line a step; a number that is not finite is null there."""
+    """Writes a JSON line a step or evaluation; a number that is not finite is null there."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -128,6 +145,12 @@ class MetricsFile:
         return None
 
     def step_ends(self, record: StepRecord, result: StepResult) -> None:
+        self._write(record)
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        self._write(record)
+
+    def _write(self, record: StepRecord | EvaluationRecord) -> None:
         line = {name: getattr(record, name) for name in record.__slots__}
         for name, value in line.items():
             if isinstance(value, float) and not math.isfinite(value):

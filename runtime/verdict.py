@@ -9,14 +9,18 @@ from enum import Enum
 from pathlib import Path
 
 from schedc.ir.mesh import Mesh
+from schedc.program.artifact import Artifact
 from schedc.program.instructions import CODE, PEER, REF, Code
-from schedc.program.manifest import Manifest
 from schedc.program.print import instruction_place, instruction_text
-from schedc.program.program import Programs, RankProgram
+from schedc.program.program import RankProgram
 from schedc.runtime.position import read_position
 
 WAITING = "waits for the others"
 """The phase of a rank that only waits for the other ranks, outside of steps."""
+
+
+EVALUATES = "evaluates"
+"""The phase of a rank that steps through the program of an evaluation."""
 
 
 class State(Enum):
@@ -119,12 +123,12 @@ def process_state(pid: int) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
-def judge(reports: Sequence[Report], waits: Callable[[int, int], bool]) -> int:
+def judge(reports: Sequence[Report], waits: Callable[[Report], bool]) -> int:
     """The rank that is the cause.
 
     One that failed, died, is stopped or silent is, in this order. Else it is one that does
     something else than wait, the longest first; and if all of them wait, the one that has waited
-    longest. ``waits(rank, row)`` tells waits.
+    longest. ``waits`` tells whether the instruction that a rank is at is a wait.
     """
     for state in (State.FAILED, State.DEAD, State.STOPPED, State.SILENT):
         found = [report.rank for report in reports if report.state is state]
@@ -135,7 +139,7 @@ def judge(reports: Sequence[Report], waits: Callable[[int, int], bool]) -> int:
         status = report.status
         if status is None or report.state is State.DONE:
             return False, -1.0
-        idle = status.phase == WAITING if status.row < 0 else waits(report.rank, status.row)
+        idle = status.phase == WAITING if status.row < 0 else waits(report)
         return not idle, status.age
 
     return max(reports, key=blame).rank
@@ -147,14 +151,16 @@ class Describer:
     Before the programs are known no rank can be at an instruction, and none is asked for.
     """
 
-    def __init__(self, programs: Programs = (), manifest: Manifest | None = None) -> None:
-        self.programs = programs
-        self.mesh = manifest.mesh if manifest else Mesh()
-        self.sources = manifest.sources if manifest else {}
+    def __init__(self, artifact: Artifact | None = None) -> None:
+        self.programs = artifact.programs if artifact else ()
+        self.evaluation = artifact.evaluation if artifact else ()
+        self.mesh = artifact.manifest.mesh if artifact else Mesh()
+        self.sources = artifact.manifest.sources if artifact else {}
 
-    def waits(self, rank: int, row: int) -> bool:
+    def waits(self, report: Report) -> bool:
         """Whether the instruction in progress waits for another rank."""
-        program = self._program(rank)
+        assert report.status is not None
+        program, row = self._program(report.rank, report.status), report.status.row
         at = int(program.stream.table[row, CODE]) if row < len(program.stream) else Code.STEP
         return at >= Code.WAIT_MESSAGE
 
@@ -166,8 +172,9 @@ class Describer:
             lines += self._rank(report, report.rank == cause)
         return "\n".join(lines)
 
-    def _program(self, rank: int) -> RankProgram:
-        return self.programs[self.mesh.coordinates(rank)["pp"]]
+    def _program(self, rank: int, status: Status) -> RankProgram:
+        programs = self.evaluation if status.phase == EVALUATES else self.programs
+        return programs[self.mesh.coordinates(rank)["pp"]]
 
     def _rank(self, report: Report, is_cause: bool) -> list[str]:
         axes = [axis for axis in ("pp", "dp") if self.mesh.axis_size(axis) > 1]
@@ -179,11 +186,12 @@ class Describer:
         state = "" if report.state is State.RUNS else f"{report.state.value}, last seen at "
         if status.row < 0:
             return [f"{head}: {state}{status.phase}"]
-        return [f"{head}: {state}step {status.step}, {self._instruction(report, status)}"]
+        turn = "evaluation pass" if status.phase == EVALUATES else "step"
+        return [f"{head}: {state}{turn} {status.step}, {self._instruction(report, status)}"]
 
     def _instruction(self, report: Report, status: Status) -> str:
         rank, row = report.rank, status.row
-        program = self._program(rank)
+        program = self._program(rank, status)
         if row >= len(program.stream):
             return "between steps"
         words = [f"row {row} of {len(program.stream)}: {instruction_text(program, row)}"]

@@ -72,9 +72,11 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     if false := claims_to_diagnostics(claims):
         raise DiagnosticError(false)
     programs = compile_programs(timeline, model, stages, plan.mesh.dp)
+    forwards = simulate_order(_portable(plan.evaluation_order), costs)
+    evaluation = compile_programs(forwards, model, stages, plan.mesh.dp)
     manifest = _manifest(plan, instance, model, timeline, stages, costs)
     trace = predict(manifest, programs, times)
-    artifact = Artifact(manifest, programs, model.sources, trace.to_json())
+    artifact = Artifact(manifest, programs, evaluation, model.sources, trace.to_json())
     return Build(plan, instance, model, stages, timeline, claims, programs, trace, artifact)
 
 
@@ -146,6 +148,7 @@ def _manifest(
         microbatches=plan.microbatches,
         precision=plan.precision,
         optimizer=plan.optimizer,
+        evaluation=plan.evaluation,
         rank_of=plan.order.rank_of,
         stages=stages,
         units=model.units,

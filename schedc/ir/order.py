@@ -8,7 +8,7 @@ does a PyTorch schedule CSV. Orders are large, so each rank's operations are one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -80,6 +80,16 @@ class Order:
         """The operations of ``rank`` as views."""
         for op, stage, microbatch, _ in self.tables[rank].tolist():
             yield Task(Op(op), stage, microbatch)
+
+    def forwards(self) -> Order:
+        """The order of an evaluation: each rank's F, as they follow one another here."""
+        tables = tuple(table[table[:, OP] == Op.F] for table in self.tables)
+        return replace(self, tables=tables)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are only F."""
+        return all(bool((table[:, OP] == Op.F).all()) for table in self.tables)
 
     def span(self, rank: int, index: int) -> Span | None:
         """Where the ``index``-th operation of ``rank`` was written."""

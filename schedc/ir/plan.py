@@ -16,8 +16,9 @@ Optimizer = Literal["adamw", "sgd"]
 class Plan:
     """A plan block after name and type checks, with its schedule evaluated to an order.
 
-    ``model`` is a preset's name or a path. ``layers`` is ``"balanced"``, ``"even"`` or a layout
-    string. ``spans`` holds the place of each key that was written, for later errors.
+    ``model`` is a preset's name or a path. An evaluation reads ``evaluation`` sequences at a time,
+    in the order ``evaluation_order``, which has only F. ``layers`` is ``"balanced"``, ``"even"`` or
+    a layout string. ``spans`` holds the place of each key that was written, for later errors.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Plan:
     microbatch: int
     mesh: Mesh
     order: Order
+    evaluation: int
+    evaluation_order: Order
     layers: str
     precision: Literal["fp32"]
     optimizer: Optimizer

@@ -12,14 +12,18 @@ Partition = tuple[tuple[str, ...], ...]
 """The units of each stage."""
 
 
-def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int, bool], Body]:
+def make_bodies(
+    model: Model, partition: Partition, keep: bool = True
+) -> dict[tuple[Op, int, bool], Body]:
     """The body of every operation on every stage; and another one of each where there is a tail.
+
+    ``keep`` False is for evaluations: F keeps nothing for a backward.
 
     Contract: ``partition`` holds every unit of ``model`` once, in order.
 
     Pseudocode::
 
-        F(s): for each unit, first to last: call unit.F
+        F(s): for each unit, first to last: call unit.F (an evaluation drops what it saves)
         I(s): for each unit, last to first: call unit.I
         W(s): for each unit, last to first: call unit.W
         B(s): for each unit, last to first: call unit.I, then unit.W
@@ -31,7 +35,7 @@ def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int, bool]
         sized = model.of(tail)
         for stage, names in enumerate(partition):
             units = tuple(sized.unit(name) for name in names)
-            for body in _StageBodies(sized, stage, units).bodies():
+            for body in _StageBodies(sized, stage, units, keep).bodies():
                 bodies[body.op, stage, tail] = replace(body, tail=tail)
     return bodies
 
@@ -39,8 +43,8 @@ def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int, bool]
 class _StageBodies:
     """The four bodies of one stage. Values between units are ``h1 h2 …``, gradients ``dh1 …``."""
 
-    def __init__(self, model: Model, stage: int, units: tuple[Unit, ...]) -> None:
-        self.model = model
+    def __init__(self, model: Model, stage: int, units: tuple[Unit, ...], keep: bool) -> None:
+        self.model, self.keep = model, keep
         self.stage = stage
         self.units = units
         self.input = "tokens" if units[0].kind == "embedding" else "x"
@@ -60,9 +64,10 @@ class _StageBodies:
             source = self.input if j == 0 else f"h{j}"
             target = output if j == len(self.units) - 1 else f"h{j + 1}"
             reads = (source, *(labels if unit.kind == "head" else ()))
-            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, f"saved.{j}")))
-        reads = (self.input, *labels)
-        return Body(Op.F, self.stage, False, reads, (output, "saved"), tuple(steps))
+            kept = (f"saved.{j}",) if self.keep else ()
+            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, *kept)))
+        reads, kept = (self.input, *labels), ("saved",) if self.keep else ()
+        return Body(Op.F, self.stage, False, reads, (output, *kept), tuple(steps))
 
     def _call_I(self, j: int) -> Call:
         unit = self.units[j]

@@ -36,10 +36,10 @@ def lower(timeline: Timeline, model: Model, partition: Partition, label: str) ->
             a receive AHEAD operations before its consumer, earlier where a later post needs it
         per operation: posts due here; waits for sends that the simulation says were received;
             wait for the operation's message; load tokens or labels; run
-        at the end: the remaining waits, norm, report, step
+        at the end: the remaining waits, norm, report, step (of an evaluation: only report)
     """
     order = timeline.order
-    bodies = make_bodies(model, partition)
+    bodies = make_bodies(model, partition, keep=not order.evaluates)
     transfers = make_transfers(timeline)
     boundaries = post_boundaries(order, transfers)
     posts = _posts_of_ranks(timeline, transfers, boundaries)
@@ -89,7 +89,7 @@ class _Rank:
         self.units_of = {s: partition[s] for s in order.stages_of[rank]}
         rows: list[tuple[int, int, int, int]] = order.tables[rank].tolist()
         self.rows = rows
-        self.tail = order.microbatches - 1 if model.has_tail else -1
+        self.tail = order.microbatches - 1 if model.has_tail and not order.evaluates else -1
         used = sorted({(op, stage, m == self.tail) for op, stage, m, _ in rows})
         self.bodies = {key: bodies[Op(key[0]), key[1], key[2]] for key in used}
         self.body_index = {key: i for i, key in enumerate(self.bodies)}
@@ -125,6 +125,7 @@ class _Rank:
             queues=self.queues,
             stream=stream,
             bodies=tuple(self.bodies.values()),
+            evaluates=self.order.evaluates,
         )
 
     def _stream(self) -> Stream:
@@ -139,10 +140,13 @@ class _Rank:
         self._wait_for_sends(len(self.rows) + 1, None)
         if not self.counted:
             add(Code.WAIT_COUNT)
-        add(Code.NORM)
-        add(Code.REPORT, reads=tuple(self.losses))
-        add(Code.WAIT_NORM)
-        add(Code.STEP)
+        if self.order.evaluates:
+            add(Code.REPORT, reads=tuple(self.losses))
+        else:
+            add(Code.NORM)
+            add(Code.REPORT, reads=tuple(self.losses))
+            add(Code.WAIT_NORM)
+            add(Code.STEP)
         add(Code.WAIT_REPORT)
         return self.builder.build()
 

@@ -18,13 +18,15 @@ def compile_programs(
 ) -> Programs:
     """The programs of all pipeline ranks for a simulated order; ``replicas`` is the size of dp.
 
+    An order of nothing but F gives an evaluation, in which no gradients are reduced.
+
     The verifier runs after every pass. Raises DiagnosticError where it refuses.
     """
     order = timeline.order
     label = f"{order.name} #{order_digest(order)}"
     programs = lower(timeline, model, partition, label)
     verify_programs(programs, model, replicas=1)
-    if replicas > 1:
+    if replicas > 1 and not order.evaluates:
         programs = reduce_gradients(programs)
         verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)

@@ -4,6 +4,7 @@
 
     NAME/manifest.json        all but programs and graphs, with hashes of the graphs' files
     NAME/rank0.prog …         the programs' canonical text, one a pipeline rank
+    NAME/rank0.eval.prog …    those of an evaluation
     NAME/graphs/G.py, G.json  a graph's generated Python and its signature
     NAME/timeline.json        the prediction, where there is one
 
@@ -32,22 +33,26 @@ from schedc.program.manifest_json import (
 )
 from schedc.program.parse import parse_program
 from schedc.program.print import print_program
-from schedc.program.program import Programs
+from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model, Signature
 
 MANIFEST = "manifest.json"
 TIMELINE = "timeline.json"
 GRAPHS = "graphs"
-PROGRAM = re.compile(r"rank\d+\.prog", re.ASCII)
+PROGRAM = re.compile(r"rank\d+(\.eval)?\.prog", re.ASCII)
 GRAPH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled plan. ``graphs`` holds the Python of each graph of the manifest, by its name."""
+    """A compiled plan: programs of a training step, and of one pass of an evaluation.
+
+    ``graphs`` holds the Python of each graph of the manifest, by its name.
+    """
 
     manifest: Manifest
     programs: Programs
+    evaluation: Programs
     graphs: dict[str, str]
     timeline_json: str | None = None
 
@@ -98,14 +103,22 @@ def load_artifact(folder: Path) -> Artifact:
         raise _refused(folder / MANIFEST, f"this is no manifest: {error}", _COMPILE) from error
     graphs = {name: _read(folder, f"{GRAPHS}/{name}.py") for name in manifest.signatures}
     _check_hashes(folder, manifest)
-    names = [f"rank{rank}.prog" for rank in range(manifest.mesh.pp)]
+    programs, evaluation = (_programs(folder, manifest, evaluates) for evaluates in (False, True))
+    names = {program_file(program) for program in (*programs, *evaluation)}
     for path in sorted(folder.glob("rank*.prog")):
         if PROGRAM.fullmatch(path.name) and path.name not in names:
             raise _refused(path, f"the mesh has only {manifest.mesh.pp} pipeline ranks", _COMPILE)
-    programs = tuple(parse_program(_read(folder, name), str(folder / name)) for name in names)
-    _check_programs(folder, manifest, programs)
-    has_timeline = (folder / TIMELINE).exists()
-    return Artifact(manifest, programs, graphs, _read(folder, TIMELINE) if has_timeline else None)
+    timeline = _read(folder, TIMELINE) if (folder / TIMELINE).exists() else None
+    return Artifact(manifest, programs, evaluation, graphs, timeline)
+
+
+def program_file(program: RankProgram) -> str:
+    """The name of a program's file."""
+    return _program_file(program.rank, program.evaluates)
+
+
+def _program_file(rank: int, evaluates: bool) -> str:
+    return f"rank{rank}.eval.prog" if evaluates else f"rank{rank}.prog"
 
 
 def artifact_digest(folder: Path) -> str:
@@ -148,8 +161,8 @@ def _files(artifact: Artifact) -> dict[str, bytes]:
         texts[f"{GRAPHS}/{name}.json"] = signature_to_json(signature)
     files = {name: text.encode() for name, text in texts.items()}
     hashes = manifest.hashes | {name: _hash(data) for name, data in files.items()}
-    for program in artifact.programs:
-        files[f"rank{program.rank}.prog"] = print_program(program).encode()
+    for program in (*artifact.programs, *artifact.evaluation):
+        files[program_file(program)] = print_program(program).encode()
     if artifact.timeline_json is not None:
         files[TIMELINE] = artifact.timeline_json.encode()
     files[MANIFEST] = manifest_to_json(replace(manifest, hashes=hashes)).encode()
@@ -222,19 +235,24 @@ def _signature(folder: Path, name: str) -> Signature:
     return signature
 
 
-def _check_programs(folder: Path, manifest: Manifest, programs: Programs) -> None:
-    """The programs are of the manifest's pipeline. What they do is the verifier's to judge."""
+def _programs(folder: Path, manifest: Manifest, evaluates: bool) -> Programs:
+    """Programs of the manifest's pipeline. What they do is the verifier's to judge."""
+    names = [_program_file(rank, evaluates) for rank in range(manifest.mesh.pp)]
+    programs = tuple(parse_program(_read(folder, name), str(folder / name)) for name in names)
+    microbatches = manifest.evaluation_microbatches if evaluates else manifest.microbatches
     for rank, program in enumerate(programs):
         held = tuple((s, manifest.stages[s]) for s, r in enumerate(manifest.rank_of) if r == rank)
         for what, found, wanted in (
             ("its rank is", program.rank, rank),
             ("its number of ranks is", program.ranks, manifest.mesh.pp),
-            ("its number of microbatches is", program.microbatches, manifest.microbatches),
+            ("its number of microbatches is", program.microbatches, microbatches),
+            ("whether it is an evaluation's is", program.evaluates, evaluates),
             ("it holds", _stages(program.stages), _stages(held)),
         ):
             if found != wanted:
                 message = f"{what} {found}, and the manifest says {wanted}"
-                raise _refused(folder / f"rank{rank}.prog", message)
+                raise _refused(folder / names[rank], message)
+    return programs
 
 
 def _stages(stages: tuple[tuple[int, tuple[str, ...]], ...]) -> str:

@@ -14,6 +14,7 @@ SCHEMA = "schedc build 1"
 class Manifest:
     """What a compiled folder is, and what the runtime needs beside programs and graphs.
 
+    A pass of an evaluation reads ``evaluation`` sequences, in microbatches of ``microbatch``.
     ``stages[s]`` names the units of stage ``s``; ``rank_of[s]`` its rank. ``sources`` holds the
     source lines that places in programs point to: {"zb_h1.sched": {5: "  for i in …"}}. ``hashes``
     are of source, model, costs and graphs. No time stamps, no absolute paths: same input, same
@@ -29,6 +30,7 @@ class Manifest:
     microbatches: int
     precision: str
     optimizer: str
+    evaluation: int
     rank_of: tuple[int, ...]
     stages: tuple[tuple[str, ...], ...]
     units: tuple[Unit, ...]
@@ -36,3 +38,8 @@ class Manifest:
     config: dict[str, object]
     sources: dict[str, dict[int, str]]
     hashes: dict[str, str]
+
+    @property
+    def evaluation_microbatches(self) -> int:
+        """Microbatches a pass of an evaluation and data-parallel replica."""
+        return self.evaluation // (self.mesh.dp * self.microbatch)

@@ -36,6 +36,7 @@ class _Parser:
         self.lines = text.split("\n")
         self.refused: list[Diagnostic] = []
         self.rank: tuple[int, int, int, str] | None = None
+        self.evaluates = False
         self.stages: list[tuple[int, tuple[str, ...]]] = []
         self.buffers: list[Buffer] = []
         self.queues: list[Queue] = []
@@ -67,6 +68,7 @@ class _Parser:
             queues=tuple(self.queues),
             stream=built,
             bodies=bodies,
+            evaluates=self.evaluates,
         )
 
     def _header(self) -> int:
@@ -108,6 +110,9 @@ class _Parser:
         match line.words[0]:
             case "rank":
                 self._rank(line)
+            case "evaluation":
+                line.end(1)
+                self.evaluates = True
             case "stage":
                 stage = self._stage(line)
                 self.stages.append((stage, tuple(line.words[2:])))
@@ -124,7 +129,7 @@ class _Parser:
                     raise line.error(1, f"the queue `{queue}` is declared twice")
                 self.queues.append(queue)
             case _:
-                raise line.refuse(0, "`rank`, `stage`, `buffer`, `queue` or `stream`")
+                raise line.refuse(0, "`rank`, `evaluation`, `stage`, `buffer`, `queue` or `stream`")
 
     def _stage(self, line: Line) -> int:
         word = line.word(1, "a stage's number and a colon")

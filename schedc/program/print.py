@@ -132,6 +132,8 @@ def _header(program: RankProgram) -> Iterator[str]:
         f"rank {program.rank} of {program.ranks}   microbatches {program.microbatches}"
         f"   order {order}"
     )
+    if program.evaluates:
+        yield "evaluation"
     for stage, units in program.stages:
         yield f"stage {stage}: {' '.join(units)}".rstrip()
     columns = [_buffer_columns(buffer) for buffer in program.buffers]

@@ -46,10 +46,10 @@ class Queue:
 
 @dataclass(frozen=True, eq=False)
 class RankProgram:
-    """What pipeline rank ``rank`` executes in one step.
+    """What pipeline rank ``rank`` executes in one step, or in one pass of an evaluation.
 
     ``stages[i]`` names the units of each local stage: (stage, units). Every dp, cp and tp
-    coordinate runs the same program.
+    coordinate runs the same program. An evaluation only has F, which keep nothing.
     """
 
     rank: int
@@ -61,6 +61,7 @@ class RankProgram:
     queues: tuple[Queue, ...]
     stream: Stream
     bodies: tuple[Body, ...]
+    evaluates: bool = False
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ class _BodyCheck:
         self.names: tuple[str, ...] = dict(program.stages).get(body.stage, ())
         self.is_local = any(stage == body.stage for stage, _ in program.stages)
         self.first, self.final = body.stage == 0, body.stage == stages - 1
+        self.keeps = not program.evaluates
         self.values: dict[str, Value] = {}
         self.calls: Counter[tuple[str, int]] = Counter()
 
@@ -122,8 +123,9 @@ class _BodyCheck:
         labels = {"labels"} if self.final else set[str]()
         gradient = set[str]() if self.final else {"dy"}
         dx = set[str]() if self.first else {"dx"}
+        saved = {"saved"} if self.keeps else set[str]()
         needed, written = {
-            Op.F: ({source} | labels, {"loss" if self.final else "y", "saved"}),
+            Op.F: ({source} | labels, {"loss" if self.final else "y"} | saved),
             Op.I: (gradient | {"saved"}, dx | {"owed"}),
             Op.B: (gradient | {"saved"}, dx),
             Op.W: ({"owed"}, set[str]()),
@@ -194,7 +196,8 @@ class _BodyCheck:
         is_head = self.final and j == len(self.names) - 1
         if kind == "F":
             labels: tuple[Value, ...] = (("labels", 0),) if is_head else ()
-            return (("h", j), *labels), (("h", j + 1), ("saved", j))
+            saved: tuple[Value, ...] = (("saved", j),) if self.keeps else ()
+            return (("h", j), *labels), (("h", j + 1), *saved)
         if kind == "I":
             labels = (("labels", 0),) if self._labels_in_I(call, is_head) else ()
             dx: tuple[Value, ...] = () if self.first and j == 0 else (("dh", j),)

@@ -19,6 +19,7 @@ _ONCE = {
     Code.REPORT: "report",
     Code.WAIT_REPORT: "wait report",
 }
+_ONCE_IN_EVALUATION = {Code.COUNT, Code.WAIT_COUNT, Code.REPORT, Code.WAIT_REPORT}
 _BEFORE = (
     (Code.COUNT, Code.WAIT_COUNT),
     (Code.WAIT_COUNT, Code.STEP),
@@ -31,7 +32,7 @@ _BEFORE = (
 def check_collectives(columns: Columns, replicas: int | None, findings: Findings) -> None:
     """``replicas`` is the size of dp, where it is known."""
     orders: list[tuple[int, ...]] = []
-    reduces = replicas is not None and replicas > 1
+    reduces = replicas is not None and replicas > 1 and not columns.evaluates
     reduces = reduces or any(body.last for p in columns.programs for body in p.bodies)
     reduces = reduces or bool(len(columns.rows(Code.WAIT_REDUCE)))
     for program in columns.programs:
@@ -41,7 +42,7 @@ def check_collectives(columns: Columns, replicas: int | None, findings: Findings
         _check_order(columns, program, rows, findings)
         if reduces:
             _Reductions(program, rows[Code.NORM], findings).check()
-        collective = (Code.COUNT, Code.NORM, Code.REPORT)
+        collective = [code for code in (Code.COUNT, Code.NORM, Code.REPORT) if code in rows]
         orders.append(tuple(sorted(collective, key=lambda code, rows=rows: rows[code])))
     for program, order in zip(columns.programs, orders, strict=False):
         if order != orders[0]:
@@ -58,15 +59,17 @@ def _find_once(program: RankProgram, findings: Findings) -> dict[int, int] | Non
     """The rows of what stands once on every rank."""
     codes = program.stream.table[:, CODE]
     found: dict[int, int] = {}
+    wanted = set(_ONCE_IN_EVALUATION if program.evaluates else _ONCE)
     for code, name in _ONCE.items():
         rows = (codes == code).nonzero()[0].tolist()
-        if len(rows) == 1:
+        if len(rows) == 1 and code in wanted:
             found[code] = rows[0]
-        else:
+        elif rows or code in wanted:
             at = tuple((program.rank, row) for row in rows)
-            message = f"rank {program.rank} has `{name}` {len(rows)} times, not once"
+            times = "not once" if code in wanted else "which an evaluation has not"
+            message = f"rank {program.rank} has `{name}` {len(rows)} times, {times}"
             findings.add("E504", message, *at)
-    return found if len(found) == len(_ONCE) else None
+    return found if set(found) == wanted else None
 
 
 def _check_order(
@@ -74,9 +77,11 @@ def _check_order(
 ) -> None:
     rank, table = program.rank, program.stream.table
     for first, then in _BEFORE:
-        if rows[first] > rows[then]:
+        if first in rows and then in rows and rows[first] > rows[then]:
             message = f"rank {rank}: `{_ONCE[first]}` must come before `{_ONCE[then]}`"
             findings.add("E504", message, (rank, rows[then]), (rank, rows[first]))
+    if program.evaluates:
+        return
     runs = table[:, CODE] == Code.RUN
     backward = runs & (table[:, OP] != Op.F)
     late = backward.nonzero()[0]

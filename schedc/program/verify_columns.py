@@ -34,6 +34,7 @@ class Columns:
         self.rank: Ints = np.repeat(np.arange(len(programs)), lengths)
         self.row: Ints = np.arange(len(self.table)) - np.repeat(self.offsets[:-1], lengths)
         self.microbatches = programs[0].microbatches
+        self.evaluates = programs[0].evaluates
         self.stages = sum(len(program.stages) for program in programs)
 
     @cached_property

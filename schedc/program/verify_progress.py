@@ -111,7 +111,8 @@ def _awaited_rows(program: RankProgram, waits: Ints) -> Ints:
         (Code.WAIT_NORM, Code.NORM),
         (Code.WAIT_REPORT, Code.REPORT),
     ):
-        result[code == wait] = (table[:, CODE] == post).nonzero()[0][0]
+        if (code == wait).any():
+            result[code == wait] = (table[:, CODE] == post).nonzero()[0][0]
     runs = (table[:, CODE] == Code.RUN).nonzero()[0]
     unit_rows: Ints = np.zeros(len(program.stream.units), dtype=np.int64)
     for index, body in enumerate(program.bodies):

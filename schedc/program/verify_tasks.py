@@ -21,6 +21,7 @@ def check_stages(programs: Programs, findings: Findings) -> None:
         for what, here, there in (
             ("microbatches", program.microbatches, first.microbatches),
             ("the order", program.order, first.order),
+            ("evaluation", program.evaluates, first.evaluates),
         ):
             if here != there:
                 message = f"{what}: rank {program.rank} has {here}, rank {first.rank} {there}"
@@ -65,6 +66,12 @@ def check_tasks(columns: Columns, model: Model | None, findings: Findings) -> No
         findings.add("E506", f"{task_text(o, s, m)} runs {counts[o, s, m]} times", *where(o, s, m))
     for s, m in np.argwhere(counts[Op.F] == 0).tolist():
         _missing(columns, findings, Op.F, s, m)
+    if columns.evaluates:
+        for o, s, m in np.argwhere(counts[Op.F + 1 :] > 0).tolist():
+            message = "has no place in an evaluation, which has only F"
+            o += Op.F + 1
+            findings.add("E506", f"{task_text(o, s, m)} {message}", *where(o, s, m))
+        return
     both = (counts[Op.B] > 0) & ((counts[Op.I] > 0) | (counts[Op.W] > 0))
     for s, m in np.argwhere(both).tolist():
         message = "has both B and I or W"
@@ -131,7 +138,7 @@ def _check_bodies_of_runs(
 ) -> None:
     """Every run names a body of its own operation, stage and size and fits its interface (E508)."""
     tails = [body.tail for program in columns.programs for body in program.bodies]
-    has_tail = model.has_tail if model is not None else any(tails)
+    has_tail = any(tails) if model is None else model.has_tail and not columns.evaluates
     for program in columns.programs:
         lines = runs[columns.rank[runs] == program.rank]
         body = columns.column(lines, BODY)

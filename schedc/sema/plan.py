@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from schedc.sema.library import Library
 
 REQUIRED = ("model", "sequence", "batch", "mesh", "schedule", "precision")
-OPTIONAL = ("layers", "zero", "recompute", "optimizer")
+OPTIONAL = ("layers", "zero", "recompute", "optimizer", "evaluation")
 LATER = ("context", "sequence_parallel", "freeze", "cluster")
 """Keys of later versions."""
 KEYS = (*REQUIRED, *OPTIONAL, *LATER)
@@ -196,8 +196,13 @@ class _Reader:
         if self.mistakes:
             raise DiagnosticError(sorted(self.mistakes, key=_place))
         mesh = Mesh(dp=sizes["dp"], pp=sizes["pp"], cp=sizes["cp"], tp=sizes["tp"])
-        microbatches = -(-sizes["batch"] // (mesh.dp * sizes["microbatch"]))
+        together = mesh.dp * sizes["microbatch"]
+        microbatches = -(-sizes["batch"] // together)
         instance = instantiate_with(self.library, schedule, mesh.pp, microbatches, arguments)
+        passes = sizes["evaluation"] // together if "evaluation" in self.found else microbatches
+        evaluation = instance
+        if passes != microbatches:
+            evaluation = instantiate_with(self.library, schedule, mesh.pp, passes, arguments)
         plan = Plan(
             name=self.plan.name,
             model=model,
@@ -206,6 +211,8 @@ class _Reader:
             microbatch=sizes["microbatch"],
             mesh=mesh,
             order=instance.order,
+            evaluation=passes * together,
+            evaluation_order=evaluation.order.forwards(),
             layers=layers,
             precision="fp32",
             optimizer=cast(Optimizer, optimizer),
@@ -249,7 +256,7 @@ class _Reader:
     def _sizes(self) -> dict[str, int]:
         """All sizes, 1 where missing or wrong, so that later checks have something to go on."""
         sizes: dict[str, int] = {}
-        for key in ("sequence", "batch", "microbatch", *AXES):
+        for key in ("sequence", "batch", "microbatch", "evaluation", *AXES):
             sizes[key] = 1
             if key in self.found:
                 most = MOST_RANKS if key in AXES else MOST_SIZE
@@ -307,6 +314,15 @@ class _Reader:
             )
         elif batch // (dp * each) > MOST_MICROBATCHES:
             self._report("E811", f"more than {MOST_MICROBATCHES} microbatches", span)
+        passes = sizes["evaluation"]
+        if "evaluation" in self.found and passes % (dp * each):
+            self._report(
+                "E803",
+                f"an evaluation of {passes} sequences does not divide into microbatches of {each} "
+                f"on dp = {dp} replicas; what the data lacks is filled up and ignored",
+                self.found["evaluation"].span,
+                _near(passes, dp * each),
+            )
 
     def _model(self) -> str:
         found = self.found.get("model")
@@ -421,7 +437,7 @@ def _near(batch: int, unit: int) -> str:
 
 def _read_value(key: str, text: str, source: Source, span: Span) -> ast.EntryValue:
     """The value of ``--set KEY=TEXT`` as the plan's own text would have given it."""
-    if key in ("sequence", "batch", "microbatch", "zero", *AXES):
+    if key in ("sequence", "batch", "microbatch", "evaluation", "zero", *AXES):
         return parse_setting(source, len(key) + 1)
     if key == "schedule":
         return parse_schedule_use(source, len(key) + 1)

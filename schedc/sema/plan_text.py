@@ -22,6 +22,7 @@ def print_plan(plan: Plan, instance: Instance) -> str:
         "zero": "0",
         "recompute": "none",
         "optimizer": plan.optimizer,
+        "evaluation": str(plan.evaluation),
     }
     lines = [f"    {key:<10} {value}" for key, value in rows.items()]
     return "\n".join([f"plan {plan.name} {{", *lines, "}"]) + "\n"

@@ -76,12 +76,16 @@ def test_the_folder_is_what_was_compiled(tiny: Build, tmp_path: Path) -> None:
     loaded = load_artifact(tmp_path / "out")
     assert replace(loaded.manifest, hashes={}) == replace(tiny.artifact.manifest, hashes={})
     assert list(map(print_program, loaded.programs)) == list(map(print_program, tiny.programs))
+    evaluation = list(map(print_program, tiny.artifact.evaluation))
+    assert list(map(print_program, loaded.evaluation)) == evaluation
     assert loaded.graphs == tiny.model.sources
     assert sorted(files_in(tmp_path / "out")) == sorted(
         [
             "manifest.json",
             "rank0.prog",
             "rank1.prog",
+            "rank0.eval.prog",
+            "rank1.eval.prog",
             "timeline.json",
             *(f"graphs/{name}.{end}" for name in tiny.model.graphs for end in ("json", "py")),
         ]

@@ -75,6 +75,19 @@ def test_layouts_are_kept_as_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "sequences"),
+    [({}, 32), ({"batch": "30"}, 32), ({"evaluation": "64"}, 64), ({"evaluation": "4"}, 4)],
+)
+def test_an_evaluation_has_microbatches_of_its_own(
+    settings: dict[str, str], sequences: int
+) -> None:
+    plan = make_plan(load_text("p.sched", PLAN), "p", settings)
+    assert plan.evaluation == sequences
+    assert plan.evaluation_order.microbatches == sequences // 4
+    assert len(plan.evaluation_order) == plan.order.stages * sequences // 4  # only F
+
+
+@pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"P": "4"}, ["E812"]),
@@ -89,6 +102,8 @@ def test_layouts_are_kept_as_text() -> None:
         ({"pp": "1 / 0"}, ["E205"]),
         ({"batch": "33"}, ["E803"]),
         ({"batch": "2", "microbatch": "3"}, ["E803"]),
+        ({"evaluation": "6"}, ["E803"]),
+        ({"evaluation": "0"}, ["E811"]),
         ({"tp": "2"}, ["E810"]),
         ({"cp": "2"}, ["E810"]),
         ({"zero": "2"}, ["E810"]),

@@ -102,13 +102,15 @@ class Interpreter:
             self.check_end(rank)
 
     def check_end(self, rank: Rank) -> None:
-        if not rank.stepped or any(value is not None for value in rank.slots.values()):
+        trains = not rank.program.evaluates
+        if rank.stepped != trains or any(value is not None for value in rank.slots.values()):
             raise Wrong("no step, or something is left in a slot")
-        if rank.collectives != self.ranks[0].collectives or len(rank.collectives) != 3:
+        collectives = {"count", "norm", "report"} if trains else {"count", "report"}
+        if rank.collectives != self.ranks[0].collectives or set(rank.collectives) != collectives:
             raise Wrong("collectives")
         if any(row not in rank.waited for row in rank.posts):
             raise Wrong("a message was not waited for")
-        if {"count", "norm", "report"} - rank.waited:
+        if collectives - rank.waited:
             raise Wrong("a collective was not waited for")
         holds_loss = any(stage == self.stages - 1 for stage, _ in rank.program.stages)
         if sorted(rank.losses) != (list(range(self.microbatches)) if holds_loss else []):
@@ -187,6 +189,8 @@ class Interpreter:
         (op, stage, m) = run.task.op, run.task.stage, run.task.microbatch
         if (body.op, body.stage) != (op, stage) or stage not in dict(rank.program.stages):
             raise Wrong("a body of another task")
+        if rank.program.evaluates and op is not Op.F:
+            raise Wrong("a backward in an evaluation")
         if body.tail != (self.has_tail and m == rank.program.microbatches - 1):
             raise Wrong("a body of another size")
         if len(body.reads) != len(run.reads) or len(body.writes) != len(run.writes):

@@ -35,6 +35,17 @@ def compiled(
 
 
 @cache
+def compiled_evaluation(
+    schedule: str, ranks: int, microbatches: int, replicas: int = 2
+) -> tuple[Programs, Model]:
+    """Likewise, the programs of an evaluation."""
+    order = order_of(schedule, ranks, microbatches).forwards()
+    timeline = simulate_order(order, Costs().of_stages(order.ranks, order.stages))
+    model, partition = abstract_model(order.stages)
+    return compile_programs(timeline, model, partition, replicas), model
+
+
+@cache
 def compiled_with_tail(
     schedule: str, ranks: int, microbatches: int, replicas: int = 2
 ) -> tuple[Programs, Model]:

@@ -18,7 +18,7 @@ from schedc.program.manifest import Manifest
 from schedc.program.signature import Parameter, Signature, Unit
 from schedc.program.text import print_program
 from schedc.program.verify import verify_programs
-from tests.program.programs import compiled
+from tests.program.programs import compiled, compiled_evaluation
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def artifact() -> Artifact:
         microbatches=3,
         precision="fp32",
         optimizer="adamw",
+        evaluation=8,
         rank_of=(0, 1),
         stages=(("embedding", "layers.0"), ("layers.1", "head")),
         units=units,
@@ -50,7 +51,8 @@ def artifact() -> Artifact:
         hashes={"source": "12", "model": "34"},
     )
     graphs = {name: f"def {name.replace('.', '_')}(): ...\n" for name in signatures}
-    return Artifact(manifest, programs, graphs, '{"schema": "schedc timeline 1"}\n')
+    evaluation, _ = compiled_evaluation("zb_h1", 2, 2)
+    return Artifact(manifest, programs, evaluation, graphs, '{"schema": "schedc timeline 1"}\n')
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -89,7 +91,8 @@ def test_round_trip(artifact: Artifact, tmp_path: Path, name: str) -> None:
 def test_layout(artifact: Artifact, tmp_path: Path) -> None:
     write_artifact(artifact, tmp_path / "b")
     graphs = [f"graphs/{name}.{kind}" for name in artifact.graphs for kind in ("json", "py")]
-    names = ["manifest.json", "rank0.prog", "rank1.prog", "timeline.json", *graphs]
+    programs = ["rank0.prog", "rank1.prog", "rank0.eval.prog", "rank1.eval.prog"]
+    names = ["manifest.json", *programs, "timeline.json", *graphs]
     assert sorted(files(tmp_path / "b")) == sorted(names)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]  # nothing left beside it
     mode = stat.S_IMODE((tmp_path / "b").stat().st_mode)

@@ -28,7 +28,7 @@ from tests.program.mutations import (
     swaps,
     verdict,
 )
-from tests.program.programs import SCHEDULES, compiled, compiled_with_tail
+from tests.program.programs import SCHEDULES, compiled, compiled_evaluation, compiled_with_tail
 
 REPLICAS = 2
 SMALL = [
@@ -79,6 +79,11 @@ def test_verdict_is_what_happens(schedule: str, ranks: int, microbatches: int) -
 @pytest.mark.parametrize(("schedule", "ranks"), [("one_f_one_b", 2), ("zb_h1", 2), ("gpipe", 1)])
 def test_verdict_is_what_happens_with_a_smaller_last_microbatch(schedule: str, ranks: int) -> None:
     check(schedule, ranks, 2, far=100, compiled=compiled_with_tail)
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("zb_h1", 2), ("interleaved", 2), ("gpipe", 1)])
+def test_verdict_is_what_happens_in_an_evaluation(schedule: str, ranks: int) -> None:
+    check(schedule, ranks, 2, far=100, compiled=compiled_evaluation)
 
 
 @pytest.mark.sweep

@@ -43,6 +43,7 @@ class Shape:
     optimizer: str = "sgd"
     microbatch: int = MICROBATCH
     tail: int = 0  # the size of the last microbatch, where it is smaller
+    evaluation_microbatches: int = 2
 
     @property
     def batch(self) -> int:
@@ -69,8 +70,12 @@ def artifact_of(shape: Shape) -> Artifact:
     model = model_of(shape.layers, shape.microbatch, shape.tail)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
-    timeline = simulate_order(order, Costs().of_stages(shape.pp, order.stages))
-    programs = compile_programs(timeline, model, partition, shape.dp)
+    forwards = order_of(shape.schedule, shape.pp, shape.evaluation_microbatches).forwards()
+    costs = Costs().of_stages(shape.pp, order.stages)
+    programs, evaluation = (
+        compile_programs(simulate_order(each, costs), model, partition, shape.dp)
+        for each in (order, forwards)
+    )
     manifest = Manifest(
         name="test",
         schedule=shape.schedule,
@@ -81,6 +86,7 @@ def artifact_of(shape: Shape) -> Artifact:
         microbatches=shape.microbatches,
         precision="fp32",
         optimizer=shape.optimizer,
+        evaluation=shape.dp * shape.evaluation_microbatches * shape.microbatch,
         rank_of=order.rank_of,
         stages=partition,
         units=model.units,
@@ -89,7 +95,7 @@ def artifact_of(shape: Shape) -> Artifact:
         sources={},
         hashes={},
     )
-    return Artifact(manifest, programs, model.sources)
+    return Artifact(manifest, programs, evaluation, model.sources)
 
 
 MIXED = """

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from schedc.runtime import verdict, watchdog
-from schedc.runtime.verdict import Report, Status, process_state
+from schedc.runtime.verdict import EVALUATES, Describer, Report, Status, process_state
 from schedc.runtime.watchdog import Identity, Watchdog
+from tests.runtime.builds import Shape, artifact_of
 
 
 class Silence:
@@ -109,3 +110,14 @@ def test_a_phase_outside_of_steps_that_never_ends_is_named() -> None:
 
 def test_a_rank_that_waits_for_others_is_never_the_stalled_one() -> None:
     assert alone(1, "with dog.waiting(): time.sleep(3)\ndog.stop()", patience=1) == (0, "")
+
+
+def test_a_place_in_an_evaluation_is_told_from_its_own_program() -> None:
+    describer = Describer(artifact_of(Shape("zb_h1", 2, 3)))
+    statuses = [Status("here", os.getpid(), "", 1, EVALUATES, 2, row, 9.0, "") for row in (1, 3)]
+    reports = [Report(rank, status, True, "here") for rank, status in enumerate(statuses)]
+    text = describer(reports, 0)
+    assert "> rank 0 (pp 0): evaluation pass 2, row 1 of 12: load tokens.0 <- m0" in text
+    assert "  rank 1 (pp 1): evaluation pass 2, row 3 of 12: wait x.0   from rank 0" in text
+    assert not describer.waits(reports[0])
+    assert describer.waits(reports[1])
