@@ -6,27 +6,27 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, render
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
-from schedc.runtime.environment import PATIENCE, Agreement, Environment
+from schedc.runtime.connect import choose_device, connect, lost_peer
+from schedc.runtime.environment import Agreement, Environment
 from schedc.runtime.progress import Progress
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
 from schedc.runtime.reports import Reports
 from schedc.runtime.training import MetricsFile, Observer, export, save_gradients, train
-from schedc.runtime.transports.gloo import GlooTransport, lost_peer
+from schedc.runtime.transports.interface import Endpoint
 from schedc.runtime.verdict import Describer
 from schedc.runtime.watchdog import Watchdog
 from schedc.runtime.weights import STAGING, refuse_foreign
@@ -56,6 +56,11 @@ EPILOG = (
 )
 @click.option("--trace-out", metavar="FILE", help="Write the last step's measured timeline.")
 @click.option("--memory-out", metavar="FILE", help="Write what one step keeps in memory.")
+@click.option(
+    "--transport",
+    metavar="KIND",
+    help="nccl (GPUs), gloo (CPUs), or auto: what there is (default).",
+)
 @click.option("--lr", type=float, help="Peak learning rate (default 1e-3).")
 @click.option("--lr-schedule", metavar="KIND", help="constant (default) or cosine.")
 @click.option("--min-lr", type=float, help="Where cosine ends (default 0).")
@@ -95,7 +100,7 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
     store = environment.connect()
     agreement = Agreement(environment, environment.prefixed(store, "setup"))
     setup = _Setup(environment, agreement)
-    config, artifact = setup.load(build, file, options)
+    config, artifact, device = setup.load(build, file, options)
     describer = Describer(artifact.programs, artifact.manifest.mesh, artifact.manifest.sources)
     watchdog = Watchdog(
         environment.prefixed(environment.connect_again(store), "watchdog"),
@@ -106,7 +111,7 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
     watchdog.start()
     with _ending_all(watchdog):
         watchdog.enter("connects")
-        transport = _connect(environment, store, artifact, config)
+        transport = connect(environment, store, artifact, device, config.timeout)
         watchdog.enter("reads data and parameters")
         rank, metrics = setup.make_rank(artifact, transport, config)
         _work(rank, transport, config, watchdog, metrics)
@@ -125,12 +130,17 @@ class _Setup:
 
     def load(
         self, build: Path, file: str | None, options: dict[str, Any]
-    ) -> tuple[RunConfig, Artifact]:
-        """Options and programs, verified; the same on all ranks, and as many ranks as planned."""
+    ) -> tuple[RunConfig, Artifact, torch.device]:
+        """Options and programs, verified; the same on all ranks, and as many ranks as planned.
+
+        The device is this rank's own; on all ranks it is of one type.
+        """
         problem: DiagnosticError | None = None
         config, artifact, digest = RunConfig(), None, ""
+        device = torch.device("cpu")
         try:
             config = make_config(options, Path(file) if file else None)
+            device = choose_device(config.transport, self.environment)
             artifact = load_artifact(build)
             digest = artifact_digest(build)
             self._check_world(artifact)
@@ -138,13 +148,15 @@ class _Setup:
             verify_programs(artifact.programs, artifact.model, mesh.dp)
         except DiagnosticError as error:
             problem = error
-        digests = self.agreement.settle(digest, problem)
+        found = self.agreement.settle([digest, device.type], problem)
         assert artifact is not None
+        digests, devices = zip(*found, strict=True)
         self._same(digests, f"{build} is not the same on all ranks")
-        return config, artifact
+        self._same(devices, "some ranks have GPUs and some have not")
+        return config, artifact, device
 
     def make_rank(
-        self, artifact: Artifact, transport: GlooTransport, config: RunConfig
+        self, artifact: Artifact, transport: Endpoint, config: RunConfig
     ) -> tuple[Rank, TextIO | None]:
         """The rank with its data and parameters, and on rank 0 the open metrics file."""
         problem: DiagnosticError | None = None
@@ -153,7 +165,7 @@ class _Setup:
         try:
             batches = open_batches(artifact.manifest, config) if config.data else None
             fingerprint = batches.fingerprint if batches is not None else ""
-            states = load_states(artifact.manifest, units, config)
+            states = load_states(artifact.manifest, units, config, transport.device)
             rank = make_rank(artifact, transport.rank, transport, config, states, batches)
             if transport.rank == 0:
                 metrics = _prepare_outputs(config)
@@ -181,7 +193,7 @@ class _Setup:
                 )
             )
 
-    def _same(self, values: list[Any], what: str) -> None:
+    def _same(self, values: Sequence[Any], what: str) -> None:
         """Every rank sees all values, so all refuse alike."""
         other = [str(rank) for rank, value in enumerate(values) if value != values[0]]
         error = None
@@ -189,30 +201,6 @@ class _Setup:
             message = f"{what}: rank 0 differs from {', '.join(other)}"
             error = DiagnosticError(Diagnostic("E904", message))
         self.agreement.settle(None, error)
-
-
-def _connect(
-    environment: Environment, store: TCPStore, artifact: Artifact, config: RunConfig
-) -> GlooTransport:
-    """Join the others. gloo's own timeout is longer than the watchdog's, which says more."""
-    environment.prefer_loopback()
-    patience = timedelta(seconds=2 * config.timeout + 60)
-    try:
-        dist.init_process_group(
-            "gloo",
-            store=environment.prefixed(store, "groups"),
-            rank=environment.rank,
-            world_size=environment.world,
-            timeout=max(patience, PATIENCE),
-        )
-        return GlooTransport(artifact.manifest.mesh, patience)
-    except RuntimeError as error:
-        if lost_peer(error):
-            raise
-        message = f"rank {environment.rank} cannot connect to the others: {error}"
-        raise DiagnosticError(
-            Diagnostic("E904", message, help="GLOO_SOCKET_IFNAME names the network device to use")
-        ) from error
 
 
 def _prepare_outputs(config: RunConfig) -> TextIO | None:
@@ -274,7 +262,7 @@ def _unwritable(path: Path, error: OSError) -> DiagnosticError:
 
 def _work(
     rank: Rank,
-    transport: GlooTransport,
+    transport: Endpoint,
     config: RunConfig,
     watchdog: Watchdog,
     metrics: TextIO | None,

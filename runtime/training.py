@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
-from schedc.runtime.assemble import assemble
+from schedc.runtime.assemble import assemble, on_cpu
 from schedc.runtime.config import RunConfig
 from schedc.runtime.learning_rate import learning_rate
 from schedc.runtime.machine import StepResult
@@ -74,7 +74,7 @@ def train(
 
     def keep() -> None:
         with torch.inference_mode(False), torch.no_grad():
-            kept.update({name: gradient.clone() for name, gradient in rank.gradients().items()})
+            kept.update({name: on_cpu(gradient) for name, gradient in rank.gradients().items()})
 
     for step in range(config.steps):
         rank.machine.before_update = keep if keep_gradients and step == 0 else None
