@@ -43,9 +43,9 @@ class UnitState:
         self.parameters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         for name, parameter in unit.parameters:
-            part = slice(starts[name], starts[name] + math.prod(parameter.shape))
-            self.parameters[name] = self.flat_parameters[part].view(parameter.shape)
-            self.gradients[name] = self.flat_gradients[part].view(parameter.shape)
+            part = 0, starts[name], math.prod(parameter.shape)
+            self.parameters[name] = self.flat_parameters.narrow(*part).view(parameter.shape)
+            self.gradients[name] = self.flat_gradients.narrow(*part).view(parameter.shape)
             self.parameters[name].copy_(values[parameter.name])
 
     @property
