@@ -39,7 +39,8 @@ def command(ranks: int, *arguments: str | Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Without GPUs: runs are compared with the oracle on the CPU, and have more ranks than GPUs."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def launch(ranks: int, *arguments: str | Path, timeout: float = 120) -> Finished:

@@ -49,6 +49,11 @@ def test_a_world_of_another_size_is_refused_with_both_numbers(tmp_path: Path) ->
     refused(done, "error[E904]", "(dp=2 pp=2 cp=1 tp=1) has 4 ranks, but 1 was started")
 
 
+def test_a_transport_that_the_machine_has_not_is_refused(build: Path) -> None:
+    done = launch(1, build, "--steps", "0", "--transport", "nccl")
+    refused(done, "error[E904]", "--transport nccl needs GPUs", "--transport gloo runs on CPUs")
+
+
 @pytest.mark.gloo
 def test_a_mistake_is_told_once_by_all_ranks_together(tmp_path: Path) -> None:
     write_artifact(artifact_of(Shape("zb_h1", 2, 2)), tmp_path / "build")
