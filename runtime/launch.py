@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, render
+from schedc.ops.flash import use_newest_flash
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
@@ -112,6 +113,8 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
     with _ending_all(watchdog):
         watchdog.enter("connects")
         transport = connect(environment, store, artifact, device, config.timeout)
+        if device.type == "cuda":
+            _prepare_attention(artifact, transport)
         watchdog.enter("reads data and parameters")
         rank, metrics = setup.make_rank(artifact, transport, config)
         _work(rank, transport, config, watchdog, metrics)
@@ -201,6 +204,18 @@ class _Setup:
             message = f"{what}: rank 0 differs from {', '.join(other)}"
             error = DiagnosticError(Diagnostic("E904", message))
         self.agreement.settle(None, error)
+
+
+def _prepare_attention(artifact: Artifact, transport: Endpoint) -> None:
+    """On a GPU: the newest flash-attention that works here; rank 0 tells which."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim")
+    heads, kv_heads, size = (artifact.manifest.config[name] for name in names)
+    assert isinstance(heads, int)
+    assert isinstance(kv_heads, int)
+    assert isinstance(size, int)
+    used = use_newest_flash(transport.device, heads, kv_heads, size)
+    if transport.rank == 0:
+        print(f"attention in fp16 and bf16: {used}", flush=True)
 
 
 def _prepare_outputs(config: RunConfig) -> TextIO | None:
@@ -301,7 +316,7 @@ def _ending_all(watchdog: Watchdog) -> Iterator[None]:
     except RuntimeError as error:
         if lost_peer(error):
             watchdog.fail("")
-        if "allocate memory" in str(error):
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             watchdog.fail(f"out of memory: {str(error).splitlines()[0]}")
         _fail(watchdog, error)
     except Exception as error:

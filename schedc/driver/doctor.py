@@ -126,8 +126,12 @@ def _flash_attention(torch: dict[str, Any] | None) -> Finding:
     versions = [version for name in FLASH_ATTENTION if (version := _version(name))]
     if versions:
         return Finding("flash-attn", True, ", ".join(versions))
-    gpus = torch is not None and torch["gpus"]
-    cost = "attention uses torch's own kernels" if gpus else "nothing without GPUs"
+    gpus = torch["gpus"] if torch is not None else []
+    cost = "nothing without GPUs"
+    if gpus:
+        cost = "nothing: torch ships flash-attn 2"
+    if any(gpu["capability"] >= [9, 0] for gpu in gpus):
+        cost = "torch ships flash-attn 2; 3 and 4 are faster on such a GPU"
     return Finding("flash-attn", False, "not installed", cost)
 
 

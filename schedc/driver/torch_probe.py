@@ -29,7 +29,9 @@ def probe() -> dict[str, Any]:
                 {"name": gpu.name, "bytes": gpu.total_memory, "capability": [gpu.major, gpu.minor]}
             )
         if distributed and dist.is_nccl_available():
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+            from torch.cuda import nccl
+
+            found["nccl"] = ".".join(map(str, nccl.version()))
     elif distributed and dist.is_nccl_available():
         found["nccl"] = "built in"
     return found

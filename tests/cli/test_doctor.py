@@ -28,8 +28,8 @@ import sys
 
 __version__ = "{version}"
 version = Namespace(cuda={cuda!r})
-gpu = Namespace(name="NVIDIA H200", total_memory=140 << 30, major=9, minor=0)
-cuda = Namespace(
+gpu = Namespace(name="NVIDIA H200", total_memory=140 << 30, major={major}, minor=0)
+cuda = sys.modules["torch.cuda"] = Namespace(
     is_available=lambda: {gpus} > 0,
     device_count=lambda: {gpus},
     get_device_properties=lambda index: gpu,
@@ -61,6 +61,7 @@ def with_torch(folder: Path, text: str) -> dict[str, dict[str, object]]:
 
 def other_torch(folder: Path, **values: object) -> dict[str, dict[str, object]]:
     usual = {"version": "2.12.0", "cuda": "12.8", "gpus": 2, "gloo": True, "nccl": True}
+    usual["major"] = 9
     return with_torch(folder, OTHER_TORCH.format(**(usual | values)))
 
 
@@ -105,6 +106,8 @@ def test_gpus(tmp_path: Path) -> None:
         ({"gpus": 0}, "CUDA", "12.8, but no GPU", "CPUs"),
         ({"gpus": 0, "cuda": None, "nccl": False}, "NCCL", "not in this torch", "nothing"),
         ({"nccl": False}, "NCCL", "not in this torch", "the GPUs cannot be used"),
+        ({}, "flash-attn", "not installed", "3 and 4 are faster"),
+        ({"major": 8}, "flash-attn", "not installed", "nothing: torch ships"),
         ({"gloo": False}, "gloo", "not in this torch", "no run"),
     ],
 )
