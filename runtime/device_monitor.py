@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from schedc.program.instructions import CODE, Code, Stream
@@ -25,14 +26,15 @@ class Event(Protocol):
 
 
 def _cuda_event() -> Event:
-    return torch.cuda.Event(enable_timing=True)
+    return torch.cuda.Event(enable_timing=True, blocking=True)  # the host sleeps while it waits
 
 
 class DeviceMonitor(Monitor):
     """Marks the end of what each row enqueues by an event, and holds the host back.
 
-    The host stops at a wait until the device is past the wait LEAD waits before. While it stops,
-    ``position`` names that earlier wait: where a device that cannot go on stands, for the
+    The host stops at a wait until the device is past the wait LEAD waits before; after the waits
+    for the norm and the report, whose numbers it reads next, until it is past them. While it stops,
+    ``position`` names the wait that it stops for: where a device that cannot go on stands, for the
     watchdogs. A host that were free to enqueue whole steps would stand anywhere.
     """
 
@@ -40,9 +42,13 @@ class DeviceMonitor(Monitor):
         super().__init__(len(stream), self._mark)
         code = stream.table[:, CODE]
         waits = (code >= Code.WAIT_MESSAGE).nonzero()[0].tolist()
+        reads = np.isin(code[waits], (Code.WAIT_NORM, Code.WAIT_REPORT)).tolist()
         works = (code == Code.RUN) | (code == Code.STEP) | (code >= Code.WAIT_MESSAGE)
         self._events: list[Event | None] = [make_event() if w else None for w in works.tolist()]
-        self._held_by = dict(zip(waits[LEAD:], waits, strict=False))
+        self._held_by = {
+            row: waits[max(0, k - LEAD) : k + 1 if read else max(0, k - LEAD + 1)]
+            for k, (row, read) in enumerate(zip(waits, reads, strict=True))
+        }
         self._first = make_event()
         self._row = -1
 
@@ -61,12 +67,11 @@ class DeviceMonitor(Monitor):
         event = self._events[row]
         if event is not None:
             event.record()
-        held_by = self._held_by.get(row)
-        if held_by is not None:
-            earlier = self._events[held_by]
-            assert earlier is not None
-            self.position[ROW] = held_by
-            earlier.synchronize()
+        for earlier in self._held_by.get(row, ()):
+            awaited = self._events[earlier]
+            assert awaited is not None
+            self.position[ROW] = earlier
+            awaited.synchronize()
         return 0
 
     def settle(self) -> None:

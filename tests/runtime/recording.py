@@ -195,7 +195,7 @@ class _Work:
 class _Event:
     """Stands for ``torch.cuda.Event``."""
 
-    def __init__(self, enable_timing: bool) -> None:
+    def __init__(self, enable_timing: bool, blocking: bool) -> None:
         assert enable_timing
 
     def record(self) -> None: ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from schedc.program.instructions import CODE, Code
@@ -20,6 +21,7 @@ class Device:
     monitor: DeviceMonitor | None = None
     recorded: int = 0
     done: int = 0
+    stopped: list[int] = field(default_factory=list)
 
     def event(self) -> Event:
         return Event(self)
@@ -31,7 +33,6 @@ class Event:
 
     device: Device
     number: int = -1
-    position: int = -1
 
     def record(self) -> None:
         self.device.recorded += 1
@@ -40,7 +41,7 @@ class Event:
     def synchronize(self) -> None:
         self.device.done = max(self.device.done, self.number)
         if self.device.monitor is not None:
-            self.position = self.device.monitor.position[ROW]
+            self.device.stopped.append(self.device.monitor.position[ROW])
 
     def elapsed_time(self, end_event: Event) -> float:
         return end_event.number - self.number
@@ -51,45 +52,67 @@ def program() -> RankProgram:
     return artifact_of(Shape("one_f_one_b", 2, 8)).programs[0]
 
 
-def run(program: RankProgram) -> tuple[DeviceMonitor, list[int], list[int]]:
-    """A step's rows, as the executor goes through them.
+@dataclass(frozen=True)
+class Step:
+    """By row: how many waits the host is ahead of the device, and where it stopped meanwhile."""
 
-    Per row: how many waits the host is ahead of the device, and the position while it was held
-    (-1 where it was not).
-    """
+    monitor: DeviceMonitor
+    ahead: list[int]
+    stopped: list[list[int]]
+
+
+def run(program: RankProgram) -> Step:
+    """A step's rows, as the executor goes through them."""
     device = Device()
     monitor = DeviceMonitor(program.stream, device.event)
     device.monitor = monitor
-    is_wait = (program.stream.table[:, CODE] >= Code.WAIT_MESSAGE).tolist()
+    step = Step(monitor, [], [])
     monitor.begin()
-    ahead, held, waits = [], [], []
-    for row, wait in enumerate(is_wait):
+    waits: list[int] = []
+    for row, code in enumerate(program.stream.table[:, CODE].tolist()):
         monitor.position[ROW] = row
-        before = device.done
+        device.stopped.clear()
         monitor.ends[row] = monitor.now()
-        if wait:
+        if code >= Code.WAIT_MESSAGE:
             waits.append(device.recorded)
-        ahead.append(sum(number > device.done for number in waits))
-        held.append(monitor.position[ROW] if device.done > before else -1)
-    return monitor, ahead, held
+        step.ahead.append(sum(number > device.done for number in waits))
+        step.stopped.append(device.stopped.copy())
+    return step
+
+
+def waits_of(program: RankProgram, *codes: Code) -> list[int]:
+    code = program.stream.table[:, CODE]
+    chosen = np.isin(code, codes) if codes else code >= Code.WAIT_MESSAGE
+    return chosen.nonzero()[0].tolist()
 
 
 def test_the_host_is_never_more_than_some_waits_ahead(program: RankProgram) -> None:
-    _, ahead, _ = run(program)
-    assert max(ahead) == LEAD
+    assert max(run(program).ahead) == LEAD
 
 
-def test_a_host_that_is_held_stands_where_the_device_is(program: RankProgram) -> None:
+def test_a_host_that_stops_stands_where_the_device_is(program: RankProgram) -> None:
     """The watchdog then names the wait that the device cannot pass, not one enqueued later."""
-    _, _, held = run(program)
-    waits = (program.stream.table[:, CODE] >= Code.WAIT_MESSAGE).nonzero()[0].tolist()
-    assert [row for row in held if row >= 0] == waits[:-LEAD]
-    assert [at for at, row in enumerate(held) if row >= 0] == waits[LEAD:]
+    stopped, waits = run(program).stopped, waits_of(program)
+    (norm,) = waits_of(program, Code.WAIT_NORM)
+    until = waits.index(norm)
+    for before, row in zip(waits, waits[LEAD:until], strict=False):
+        assert stopped[row] == [before]
+    assert not any(stopped[row] for row in range(norm) if row not in waits[LEAD:])
+
+
+def test_before_it_reads_numbers_the_host_stops_at_every_wait_that_is_left(
+    program: RankProgram,
+) -> None:
+    step, waits = run(program), waits_of(program)
+    for row in waits_of(program, Code.WAIT_NORM, Code.WAIT_REPORT):
+        last = waits.index(row) + 1
+        assert step.stopped[row] == waits[last - LEAD - 1 : last]
+        assert step.ahead[row] == 0
 
 
 def test_times_are_the_devices(program: RankProgram) -> None:
     """A row that only enqueues ends when the one before it did."""
-    monitor, _, _ = run(program)
+    monitor = run(program).monitor
     monitor.settle()
     code = program.stream.table[:, CODE]
     works = (code == Code.RUN) | (code == Code.STEP) | (code >= Code.WAIT_MESSAGE)
@@ -99,7 +122,7 @@ def test_times_are_the_devices(program: RankProgram) -> None:
 
 
 def test_steps_follow_one_another(program: RankProgram) -> None:
-    monitor, _, _ = run(program)
+    monitor = run(program).monitor
     first = monitor.began
     monitor.begin()
     assert monitor.began >= first
