@@ -1,4 +1,4 @@
-"""What NCCL's one stream a communicator costs: nothing, where the order knows what a message takes.
+"""What NCCL's one stream a communicator costs: nothing, as long as messages are not very slow.
 
 A timed model of its own: a rank's compute runs in program order and stands still at waits; the
 messages of one stream follow one another, and one begins when both its ends have come to it.
@@ -12,7 +12,8 @@ from fractions import Fraction
 
 import pytest
 
-from schedc.ir.cost import Costs
+from schedc.driver.build import MESSAGE
+from schedc.ir.cost import Costs, StageCosts
 from schedc.ir.order import Op
 from schedc.passes.pipeline import compile_programs
 from schedc.program.instructions import Recv, Run, Send, WaitMessage
@@ -20,14 +21,22 @@ from schedc.program.program import Programs, Queue
 from schedc.simulate.order import simulate_order
 from tests.runtime.builds import even_partition, model_of, order_of
 
-MESSAGE = Fraction(1, 10)
 Message = tuple[Queue, int]
 
 
 def makespan(
-    programs: Programs, takes: dict[Op, Fraction], stream: Callable[[Queue], Hashable]
+    programs: Programs, costs: StageCosts, takes: Fraction, stream: Callable[[Queue], Hashable]
 ) -> Fraction:
-    """When the last rank is done; ``stream`` tells which messages of a rank share one."""
+    """When the last rank is done, where a message takes ``takes``.
+
+    ``stream`` tells which messages of a rank share one.
+    """
+    durations = {
+        Op.F: costs.F[0],
+        Op.I: costs.I[0],
+        Op.W: costs.W[0],
+        Op.B: costs.I[0] + costs.W[0],
+    }
     clock = [Fraction(0)] * len(programs)
     at = [0] * len(programs)
     ready: dict[Message, list[tuple[int, Fraction]]] = {}
@@ -42,7 +51,7 @@ def makespan(
             known = len(posts) == 2 and all(p is None or p in done for p in previous)
             if known and message not in done:
                 ends = [done[p] for p in previous if p is not None]
-                done[message] = max([time for _, time in posts] + ends) + MESSAGE
+                done[message] = max([time for _, time in posts] + ends) + takes
 
     rows = [list(program.stream) for program in programs]
     while any(i < len(r) for i, r in zip(at, rows, strict=True)):
@@ -58,7 +67,7 @@ def makespan(
                     last[key] = message
                     ready.setdefault(message, []).append((rank, clock[rank]))
                 elif isinstance(row, Run):
-                    clock[rank] += takes[row.task.op]
+                    clock[rank] += durations[row.task.op]
                 elif isinstance(row, WaitMessage):
                     post = rows[rank][row.of]
                     assert isinstance(post, Send | Recv)
@@ -72,17 +81,32 @@ def makespan(
     return max(clock)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "zb_h1", "interleaved", "v_shaped"])
+@pytest.mark.parametrize("takes", [Fraction(1, 50), Fraction(1, 10)], ids=str)
 @pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "zb_h1", "interleaved", "v_shaped"])
 def test_one_stream_for_all_activations_and_one_for_all_gradients(
-    schedule: str, ranks: int
+    schedule: str, ranks: int, takes: Fraction
 ) -> None:
+    """No message waits for another one, in programs lowered as those of plans are."""
     order = order_of(schedule, ranks, 8)
     model = model_of(8)
-    costs = replace(Costs(), comm=MESSAGE).of_stages(ranks, order.stages)
+    costs = Costs().of_stages(ranks, order.stages)
+    assumed = replace(costs, comm=MESSAGE * max(costs.F))
     partition = even_partition(model, order.stages)
-    programs = compile_programs(simulate_order(order, costs), model, partition)
-    stage = Fraction(ranks, order.stages)
-    takes = {Op.F: stage, Op.I: stage, Op.W: stage, Op.B: 2 * stage}
-    apart = makespan(programs, takes, stream=lambda queue: queue)
-    assert makespan(programs, takes, stream=lambda queue: queue.kind) == apart
+    programs = compile_programs(simulate_order(order, assumed), model, partition)
+    apart = makespan(programs, costs, takes, stream=lambda queue: queue)
+    assert makespan(programs, costs, takes, stream=lambda queue: queue.kind) == apart
+
+
+def test_messages_that_are_taken_for_free_would_wait_for_others() -> None:
+    """Why lowering takes a message to last a while: the ring of interleaved stages."""
+    order = order_of("interleaved", 4, 8)
+    model = model_of(8)
+    costs = Costs().of_stages(4, order.stages)
+    partition = even_partition(model, order.stages)
+    found: list[Fraction] = []
+    for comm in (Fraction(0), MESSAGE * max(costs.F)):
+        timeline = simulate_order(order, replace(costs, comm=comm))
+        programs = compile_programs(timeline, model, partition)
+        found.append(makespan(programs, costs, Fraction(1, 10), stream=lambda queue: queue.kind))
+    assert found[1] < found[0]
