@@ -42,7 +42,7 @@ def train() -> None:
     text = sysconfig.get_paths()["stdlib"]
     run(
         "torchrun", "--nproc-per-node", str(RANKS), "runtime/exec.py", BUILD,
-        "--data", text, "--steps", "30", "--lr", "1e-3", "--warmup", "3",
+        "--data", text, "--steps", "30", "--lr", "1e-3", "--warmup", "3", "--transport", "gloo",
         "--times-out", OUT / "times.json",
         "--trace-out", OUT / "measured.json",
         "--metrics", OUT / "metrics.jsonl",

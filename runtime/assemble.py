@@ -15,8 +15,8 @@ from schedc.runtime.weights import DTYPES
 def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
 
-    ``mine`` holds this rank's by parameter name. Every rank calls this; the first replica of each
-    stage sends, one tensor after another.
+    ``mine`` holds this rank's by parameter name, on any device; the result is on the CPU. Every
+    rank calls this; the first replica of each stage sends, one tensor after another.
     """
     whole: dict[str, Tensor] = {}
     owners = {
@@ -28,11 +28,16 @@ def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -
         owner = owners[unit.name]
         for _, parameter in unit.parameters:
             if control.rank == 0 and owner == 0:
-                whole[parameter.name] = mine[parameter.name].clone()
+                whole[parameter.name] = on_cpu(mine[parameter.name])
             elif control.rank == 0:
                 tensor = torch.empty(parameter.shape, dtype=DTYPES[parameter.dtype])
                 control.fetch(tensor, owner)
                 whole[parameter.name] = tensor
             elif control.rank == owner:
-                control.fetch(mine[parameter.name], owner)
+                control.fetch(mine[parameter.name].to("cpu"), owner)
     return whole
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """A copy of ``tensor`` on the CPU."""
+    return tensor.detach().to("cpu", copy=True)

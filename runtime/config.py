@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.datasets.tokens import TokenType
@@ -37,6 +37,7 @@ class RunConfig:
     times_out: Path | None = None
     trace_out: Path | None = None
     memory_out: Path | None = None
+    transport: Literal["auto", "gloo", "nccl"] = "auto"
     lr: float = 1e-3
     lr_schedule: Schedule = "constant"
     min_lr: float = 0.0
@@ -204,6 +205,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "times_out": _path,
     "trace_out": _path,
     "memory_out": _path,
+    "transport": _choice("auto", "gloo", "nccl"),
     "lr": _number(0.0),
     "lr_schedule": _choice(*get_args(Schedule)),
     "min_lr": _number(0.0),

@@ -26,6 +26,7 @@ class Environment:
 
     rank: int
     world: int
+    local_rank: int
     local_world: int
     address: str
     port: int
@@ -39,6 +40,7 @@ class Environment:
         return Environment(
             rank=rank,
             world=world,
+            local_rank=int(variables.get("LOCAL_RANK", rank)),
             local_world=int(variables.get("LOCAL_WORLD_SIZE", world)),
             address=variables.get("MASTER_ADDR", "127.0.0.1"),
             port=int(variables.get("MASTER_PORT", 0)),
@@ -47,11 +49,15 @@ class Environment:
         )
 
     @property
+    def host(self) -> str:
+        return socket.gethostname()
+
+    @property
     def identity(self) -> Identity:
         """Processes of equal ``host`` see each other's process ids."""
         namespace = Path("/proc/self/ns/pid")
         inode = os.readlink(namespace) if namespace.is_symlink() else ""
-        return Identity(self.rank, self.world, f"{socket.gethostname()} {inode}", os.getpid())
+        return Identity(self.rank, self.world, f"{self.host} {inode}", os.getpid())
 
     def connect(self) -> TCPStore:
         """The store of this run. Raises E904 where nobody hosts it."""

@@ -11,9 +11,8 @@ from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.data import Batches
 from schedc.runtime.executor import Executor
 from schedc.runtime.machine import StepResult, TensorMachine
-from schedc.runtime.monitor import Monitor
 from schedc.runtime.position import STEP
-from schedc.runtime.rank import Rank
+from schedc.runtime.rank import Rank, make_monitor
 from schedc.runtime.share import Share
 
 
@@ -80,7 +79,7 @@ class Evaluator:
             rank.rotary,
             rank.transport,
             rank.optimizer,
-            Share(self.batches, rows),
+            Share(self.batches, rows, rank.device),
         )
-        monitor = Monitor(len(self.program.stream))
+        monitor = make_monitor(self.program, rank.device)
         return machine, Executor(self.program, rank.transport, machine, monitor)

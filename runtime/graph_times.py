@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from schedc.runtime.bodies import TANGENT
 from schedc.runtime.machine import ALL_DTYPES
 from schedc.runtime.optimizer import Optimizer
 from schedc.runtime.rank import Rank, optimizer_settings
+from schedc.runtime.timing import Clock, clock_of
 from schedc.runtime.transports.interface import Control, Link
 from schedc.runtime.unit_state import UnitState
 
@@ -52,7 +54,7 @@ def _merged(rank: Rank, everybody: list[Times]) -> Times:
     mesh = rank.manifest.mesh
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     note = f"measured on {mesh.size} ranks"
-    if mesh.size > (cores or 1):
+    if rank.device.type == "cpu" and mesh.size > (cores or 1):
         note += f", which share {cores} cores: every time includes waiting for a core"
     build = rank.manifest.hashes.get("graphs", "")
     merged: Times = {"build": build, "mesh": str(mesh), "cores": cores, "note": note}
@@ -81,15 +83,19 @@ def _merged(rank: Rank, everybody: list[Times]) -> Times:
 def _graphs(rank: Rank) -> dict[str, float]:
     """The median time of each distinct graph of the rank's bodies."""
     calls = [call for unit in _distinct_units(rank) for call in _unit_calls(rank, unit)]
+    clock = clock_of(rank.device)
     found: dict[str, list[float]] = {name: [] for name, _ in calls}
     deadline = time.perf_counter() + SECONDS
     rounds = 0
     while rounds < WARM_UP + ROUNDS or time.perf_counter() < deadline:
-        for name, call in calls:
-            began = time.perf_counter()
+        marks = [clock.mark()]
+        for _, call in calls:
             call()
-            if rounds >= WARM_UP:
-                found[name].append(time.perf_counter() - began)
+            marks.append(clock.mark())
+        clock.synchronize()  # once a round: a GPU is never far behind, and never starved within
+        if rounds >= WARM_UP:
+            for (name, _), (began, ended) in zip(calls, pairwise(marks), strict=True):
+                found[name].append(clock.seconds(began, ended))
         rounds += 1
     return {name: statistics.median(times) for name, times in found.items()}
 
@@ -113,7 +119,7 @@ def _unit_calls(rank: Rank, unit: Unit) -> Iterator[tuple[str, Callable[[], None
     assert isinstance(vocabulary, int)
     values: dict[str, Any] = {}
     for value in (*forward.inputs_of("x", "tokens", "labels"), *backward.inputs_of("dy")):
-        values[value.role] = _random(value, vocabulary)
+        values[value.role] = _random(value, vocabulary, rank.device)
     data = tuple(v.role for v in forward.inputs_of("x", "tokens", "labels"))
     labels = ("labels",) if backward.inputs_of("labels") else ()
     outputs = tuple(v.role for v in forward.outputs_of("y", "loss"))
@@ -145,30 +151,33 @@ def _bound_call(rank: Rank, step: Call, values: dict[str, Any]) -> Callable[[], 
     return timed
 
 
-def _random(value: Value, vocabulary: int) -> Tensor:
+def _random(value: Value, vocabulary: int, device: torch.device) -> Tensor:
     if value.dtype == "int64":
-        return torch.randint(0, vocabulary, value.shape)
-    return torch.randn(value.shape, dtype=ALL_DTYPES[value.dtype])
+        return torch.randint(0, vocabulary, value.shape, device=device)
+    return torch.randn(value.shape, dtype=ALL_DTYPES[value.dtype], device=device)
 
 
-def _median(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+def _median(clock: Clock, call: Callable[[], object], rounds: int = ROUNDS) -> float:
     times: list[float] = []
     for _ in range(WARM_UP + rounds):
-        began = time.perf_counter()
+        began = clock.mark()
         call()
-        times.append(time.perf_counter() - began)
+        ended = clock.mark()
+        clock.synchronize()
+        times.append(clock.seconds(began, ended))
     return statistics.median(times[WARM_UP:])
 
 
 def _step(rank: Rank, clip: float) -> float:
     """The optimizer's step with clipping, on stand-ins, one unit at a time."""
     settings = optimizer_settings(rank.manifest, rank.config)
+    clock = clock_of(rank.device)
     seconds = 0.0
     for unit in (state.unit for state in rank.states.values()):
         with torch.inference_mode(False):
             zeros = {p.name: torch.zeros(p.shape) for _, p in unit.parameters}
-            optimizer = Optimizer((UnitState(unit, zeros),), settings)
-        seconds += _median(lambda o=optimizer: o.step(0.0, 2 * clip), rounds=3)
+            optimizer = Optimizer((UnitState(unit, zeros, rank.device),), settings)
+        seconds += _median(clock, lambda o=optimizer: o.step(0.0, 2 * clip), rounds=3)
     return seconds
 
 
@@ -177,9 +186,10 @@ def _reductions(rank: Rank, control: Control) -> dict[str, float]:
     found: dict[str, float] = {}
     if rank.manifest.mesh.dp == 1:
         return found
+    clock, post_sum = clock_of(rank.device), rank.transport.post_sum
     for name, state in rank.states.items():
         flat = state.flat_gradients.zero_()
-        found[name] = _median(lambda n=name, f=flat: rank.transport.post_sum(n, f, ("dp",)).wait())
+        found[name] = _median(clock, lambda n=name, f=flat: post_sum(n, f, ("dp",)).wait())
     return found
 
 
@@ -187,7 +197,8 @@ def _message(rank: Rank, control: Control) -> float | None:
     """Half a round trip of hidden states between pipeline neighbours, pair after pair."""
     mesh, pp = rank.manifest.mesh, rank.program.rank
     shape = next(v.shape for s in rank.manifest.signatures.values() for v in s.inputs_of("x"))
-    payload = torch.zeros(shape)
+    payload = torch.zeros(shape, device=rank.device)
+    clock = clock_of(rank.device)
     task = Task(Op.F, 0, 0)
     found: float | None = None
     for first in range(mesh.pp - 1):
@@ -205,22 +216,21 @@ def _message(rank: Rank, control: Control) -> float | None:
             rank.transport.post_send(back, payload).wait()
 
         if pp == first:
-            found = _median(ask) / 2
+            found = _median(clock, ask) / 2
         elif pp == first + 1:
-            _median(reply)
+            _median(clock, reply)
     return found
 
 
 def _sums(rank: Rank, control: Control) -> Times:
     found: Times = {}
-    number = torch.zeros(1, dtype=torch.float64)
-    count = torch.zeros(1, dtype=torch.int64)
+    number = torch.zeros(1, dtype=torch.float64, device=rank.device)
+    count = torch.zeros(1, dtype=torch.int64, device=rank.device)
+    clock, post_sum = clock_of(rank.device), rank.transport.post_sum
     control.barrier()
-    found["norm"] = _median(lambda: rank.machine.post_norm().wait())
+    found["norm"] = _median(clock, lambda: rank.machine.post_norm().wait())
     control.barrier()
-    found["count"] = _median(lambda: rank.transport.post_sum("count", count, ("dp",)).wait())
+    found["count"] = _median(clock, lambda: post_sum("count", count, ("dp",)).wait())
     control.barrier()
-    found["report"] = _median(
-        lambda: rank.transport.post_sum("report", number, ("dp", "pp")).wait()
-    )
+    found["report"] = _median(clock, lambda: post_sum("report", number, ("dp", "pp")).wait())
     return found

@@ -6,30 +6,31 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, render
+from schedc.ops.flash import use_newest_flash
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
+from schedc.runtime.connect import choose_device, connect, lost_peer
 from schedc.runtime.environment import Agreement, Environment
 from schedc.runtime.evaluation import EvaluationRecord, Evaluator
 from schedc.runtime.progress import Progress
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches, open_evaluation
 from schedc.runtime.reports import Reports
 from schedc.runtime.training import MetricsFile, Observer, export, save_gradients, train
-from schedc.runtime.transports.gloo import GlooTransport, lost_peer
+from schedc.runtime.transports.interface import Endpoint
 from schedc.runtime.verdict import EVALUATES, Describer
-from schedc.runtime.watchdog import PATIENCE, Watchdog
+from schedc.runtime.watchdog import Watchdog
 from schedc.runtime.weights import STAGING, refuse_foreign
 
 EPILOG = (
@@ -59,6 +60,11 @@ EPILOG = (
 )
 @click.option("--trace-out", metavar="FILE", help="Write the last step's measured timeline.")
 @click.option("--memory-out", metavar="FILE", help="Write what one step keeps in memory.")
+@click.option(
+    "--transport",
+    metavar="KIND",
+    help="nccl (GPUs), gloo (CPUs), or auto: what there is (default).",
+)
 @click.option("--lr", type=float, help="Peak learning rate (default 1e-3).")
 @click.option("--lr-schedule", metavar="KIND", help="constant (default) or cosine.")
 @click.option("--min-lr", type=float, help="Where cosine ends (default 0).")
@@ -112,10 +118,12 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
         agreement = Agreement(environment, environment.prefixed(store, "setup"), watchdog.waiting)
         setup = _Setup(environment, agreement)
         watchdog.enter("reads the programs")
-        artifact = setup.load(build, config, problem)
+        artifact, device = setup.load(build, config, problem)
         watchdog.describer = Describer(artifact)
         watchdog.enter("connects")
-        transport = _connect(environment, store, artifact, config)
+        transport = connect(environment, store, artifact, device, config.timeout)
+        if device.type == "cuda":
+            _prepare_attention(artifact, transport)
         watchdog.enter("reads data and parameters")
         rank, evaluator, metrics = setup.make_rank(artifact, transport, config)
         _work(rank, transport, config, watchdog, evaluator, metrics)
@@ -142,12 +150,19 @@ class _Setup:
     environment: Environment
     agreement: Agreement
 
-    def load(self, build: Path, config: RunConfig, problem: DiagnosticError | None) -> Artifact:
-        """The programs, verified; like the options the same on all ranks, as many as planned."""
+    def load(
+        self, build: Path, config: RunConfig, problem: DiagnosticError | None
+    ) -> tuple[Artifact, torch.device]:
+        """The programs, verified; like the options the same on all ranks, as many as planned.
+
+        The device is this rank's own; on all ranks it is of one type.
+        """
         artifact, digest = None, ""
+        device = torch.device("cpu")
         try:
             if problem is not None:
                 raise problem
+            device = choose_device(config.transport, self.environment)
             artifact = load_artifact(build)
             digest = artifact_digest(build)
             self._check_world(artifact)
@@ -156,16 +171,18 @@ class _Setup:
             verify_programs(artifact.evaluation, artifact.model, mesh.dp)
         except DiagnosticError as error:
             problem = error
-        found = self.agreement.settle([digest, config.shared()], problem)
+        found = self.agreement.settle([digest, device.type, config.shared()], problem)
         assert artifact is not None
-        self._same([digest for digest, _ in found], f"{build} is not the same on all ranks")
+        digests, devices, options = zip(*found, strict=True)
+        self._same(digests, f"{build} is not the same on all ranks")
+        self._same(devices, "some ranks have GPUs and some have not")
         for option in config.shared():
-            values = [options[option] for _, options in found]
+            values = [of_rank[option] for of_rank in options]
             self._same(values, f"--{option.replace('_', '-')} is not the same on all ranks")
-        return artifact
+        return artifact, device
 
     def make_rank(
-        self, artifact: Artifact, transport: GlooTransport, config: RunConfig
+        self, artifact: Artifact, transport: Endpoint, config: RunConfig
     ) -> tuple[Rank, Evaluator | None, TextIO | None]:
         """The rank with its data and parameters, and on rank 0 the open metrics file."""
         problem: DiagnosticError | None = None
@@ -174,7 +191,7 @@ class _Setup:
         try:
             batches = open_batches(artifact.manifest, config) if config.data else None
             fingerprint = batches.fingerprint if batches is not None else ""
-            states = load_states(artifact.manifest, units, config)
+            states = load_states(artifact.manifest, units, config, transport.device)
             rank = make_rank(artifact, transport.rank, transport, config, states, batches)
             if config.eval_data:
                 evaluator = Evaluator(rank, open_evaluation(artifact.manifest, config))
@@ -207,7 +224,7 @@ class _Setup:
                 )
             )
 
-    def _same(self, values: list[Any], what: str) -> None:
+    def _same(self, values: Sequence[Any], what: str) -> None:
         """Every rank sees all values, so all refuse alike."""
         other = [str(rank) for rank, value in enumerate(values) if value != values[0]]
         if other:
@@ -215,28 +232,16 @@ class _Setup:
             self.agreement.settle(None, DiagnosticError(Diagnostic("E904", message)))
 
 
-def _connect(
-    environment: Environment, store: TCPStore, artifact: Artifact, config: RunConfig
-) -> GlooTransport:
-    """Join the others. gloo's own timeout is longer than the watchdog's, which says more."""
-    environment.prefer_loopback()
-    patience = timedelta(seconds=2 * config.timeout + 60)
-    try:
-        dist.init_process_group(
-            "gloo",
-            store=environment.prefixed(store, "groups"),
-            rank=environment.rank,
-            world_size=environment.world,
-            timeout=max(patience, timedelta(seconds=PATIENCE)),
-        )
-        return GlooTransport(artifact.manifest.mesh, patience)
-    except RuntimeError as error:
-        if lost_peer(error):
-            raise
-        message = f"rank {environment.rank} cannot connect to the others: {error}"
-        raise DiagnosticError(
-            Diagnostic("E904", message, help="GLOO_SOCKET_IFNAME names the network device to use")
-        ) from error
+def _prepare_attention(artifact: Artifact, transport: Endpoint) -> None:
+    """On a GPU: the newest flash-attention that works here; rank 0 tells which."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim")
+    heads, kv_heads, size = (artifact.manifest.config[name] for name in names)
+    assert isinstance(heads, int)
+    assert isinstance(kv_heads, int)
+    assert isinstance(size, int)
+    used = use_newest_flash(transport.device, heads, kv_heads, size)
+    if transport.rank == 0:
+        print(f"attention in fp16 and bf16: {used}", flush=True)
 
 
 def _prepare_outputs(config: RunConfig) -> TextIO | None:
@@ -298,7 +303,7 @@ def _unwritable(path: Path, error: OSError) -> DiagnosticError:
 
 def _work(
     rank: Rank,
-    transport: GlooTransport,
+    transport: Endpoint,
     config: RunConfig,
     watchdog: Watchdog,
     evaluator: Evaluator | None,
@@ -346,7 +351,7 @@ def _ending_all(watchdog: Watchdog) -> Iterator[None]:
     except RuntimeError as error:
         if lost_peer(error):
             watchdog.fail("")
-        if "allocate memory" in str(error):
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             watchdog.fail(f"out of memory: {str(error).splitlines()[0]}")
         _fail(watchdog, error)
     except Exception as error:

@@ -19,7 +19,7 @@ from schedc.runtime.bodies import TANGENT, BodyBinder, BoundBody, Frame
 from schedc.runtime.executor import Handler, Operands
 from schedc.runtime.optimizer import Optimizer
 from schedc.runtime.share import Share
-from schedc.runtime.transports.interface import Transport, Work
+from schedc.runtime.transports.interface import TensorTransport, Work
 from schedc.runtime.unit_state import UnitState, sum_of_squares
 from schedc.runtime.weights import DTYPES
 
@@ -42,7 +42,11 @@ class StepResult:
 
 
 class TensorMachine:
-    """Does what a rank program says, with tensors. One instance a rank; steps one after another."""
+    """Does what a rank program says, with tensors. One instance a rank; steps one after another.
+
+    All tensors are on the transport's device. Nothing but ``step`` and ``result`` reads one of
+    their numbers, which makes the host wait for a GPU.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class TensorMachine:
         graphs: Mapping[str, Graph],
         states: Mapping[str, UnitState],
         rotary: tuple[Tensor, Tensor] | None,
-        transport: Transport[Tensor],
+        transport: TensorTransport,
         optimizer: Optimizer,
         share: Share,
     ) -> None:
@@ -69,24 +73,29 @@ class TensorMachine:
         self._begun: set[tuple[str, int]] = set()
         self._loss_of: dict[int, int] = {}
         self._reductions: dict[str, Work] = {}
-        self._tangent = torch.zeros(())
-        self._count = torch.zeros(1, dtype=torch.int64)
-        self._squares = torch.zeros(1, dtype=torch.float64)
-        self._loss = torch.zeros(1, dtype=torch.float64)
+        self.device = transport.device
+        self._tangent = torch.zeros((), device=self.device)
+        self._count = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._squares = torch.zeros(1, dtype=torch.float64, device=self.device)
+        self._loss = torch.zeros(1, dtype=torch.float64, device=self.device)
         self.begin(0, 0.0)
 
     def begin(self, step: int, rate: float) -> None:
         """Prepare for ``step``, which updates at learning rate ``rate``."""
         self._step, self._rate = step, rate
-        self._valid = 0
         self._norm = math.nan
         self._skipped: str | None = None
-        self._microbatch_losses: dict[int, float] = {}
+        self._losses: tuple[list[int], Tensor] | None = None
 
     def result(self) -> StepResult:
         """What the step came to, once its program has run to its end."""
-        loss = self._loss.item() / self._valid if self._valid else 0.0
-        return StepResult(loss, self._norm, self._valid, self._skipped, self._microbatch_losses)
+        valid = int(self._count.item())
+        loss = self._loss.item() / valid if valid else 0.0
+        each: dict[int, float] = {}
+        if self._losses is not None:
+            microbatches, losses = self._losses
+            each = dict(zip(microbatches, losses.tolist(), strict=True))
+        return StepResult(loss, self._norm, valid, self._skipped, each)
 
     @property
     def receive_buffers(self) -> list[Tensor]:
@@ -116,7 +125,8 @@ class TensorMachine:
         values, slot = self._values, self._slot(write)
         if slot not in self._received:
             buffer = self._buffers[write.buffer]
-            values[slot] = torch.zeros(buffer.shape, dtype=ALL_DTYPES[buffer.dtype])
+            dtype = ALL_DTYPES[buffer.dtype]
+            values[slot] = torch.zeros(buffer.shape, dtype=dtype, device=self.device)
             self._received.add(slot)
         return lambda: values[slot]
 
@@ -200,8 +210,9 @@ class TensorMachine:
         return self.transport.post_sum("count", self._count, ("dp",))
 
     def counted(self) -> None:
-        self._valid = int(self._count.item())
-        self._tangent.fill_(1 / self._valid if self._valid else 0.0)
+        """The gradient of the loss, 1 / count: in fp64, then rounded once."""
+        inverse = self._count.double().reciprocal()
+        self._tangent.copy_(torch.where(self._count > 0, inverse, 0.0).squeeze(0))
 
     def post_norm(self) -> Work:
         self._squares.zero_()
@@ -220,8 +231,7 @@ class TensorMachine:
             if losses:
                 together = torch.stack(losses).double()
                 self._loss += together.sum()
-                each = zip(slots, together.tolist(), strict=True)
-                self._microbatch_losses = {self._loss_of[slot]: value for slot, value in each}
+                self._losses = [self._loss_of[slot] for slot in slots], together
             return self.transport.post_sum("report", self._loss, ("dp", "pp"))
 
         return post_report
@@ -233,7 +243,7 @@ class TensorMachine:
         self._norm = math.sqrt(self._squares.item())
         if self.before_update is not None:
             self.before_update()
-        if not self._valid:
+        if not self._count.item():
             self._skipped = "no valid labels"
         elif not math.isfinite(self._norm):
             self._skipped = "the gradients are not finite"

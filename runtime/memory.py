@@ -6,21 +6,25 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from schedc.runtime.unit_state import CPU
+
 
 class MemoryTracker(TorchDispatchMode):
-    """Counts the bytes of live storages while it is entered.
+    """Counts the bytes of live storages on ``device`` while it is entered.
 
-    Storages of ``persistent`` tensors (parameters and their kind) are not counted. Slows every
-    operation down: for one step that is not timed. Rests on storages keeping their Python object
-    for as long as they live.
+    Those of other devices (a microbatch on its way to a GPU) and of ``persistent`` tensors
+    (parameters and their kind) are not counted. Slows every operation down: for one step that is
+    not timed. Rests on storages keeping their Python object for as long as they live.
     """
 
-    def __init__(self, persistent: Iterable[Tensor]) -> None:
+    def __init__(self, persistent: Iterable[Tensor], device: torch.device = CPU) -> None:
         super().__init__()
+        self.device = device
         self.live = 0
         self.peak = 0
         self._known: set[int] = set()
@@ -55,7 +59,7 @@ class MemoryTracker(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        size = storage.nbytes() if counted else 0
+        size = storage.nbytes() if counted and storage.device == self.device else 0
         self._known.add(key)
         self._references[key] = weakref.ref(storage, lambda _: self._drop(key, size))
         self.live += size

@@ -16,13 +16,14 @@ from schedc.program.program import RankProgram
 from schedc.program.signature import Parameter, Unit
 from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
+from schedc.runtime.device_monitor import DeviceMonitor
 from schedc.runtime.executor import Executor
 from schedc.runtime.machine import TensorMachine
 from schedc.runtime.monitor import Monitor
 from schedc.runtime.optimizer import Optimizer, OptimizerSettings
 from schedc.runtime.share import Share
-from schedc.runtime.transports.interface import Transport
-from schedc.runtime.unit_state import UnitState
+from schedc.runtime.transports.interface import TensorTransport
+from schedc.runtime.unit_state import CPU, UnitState
 from schedc.runtime.weights import initialise, read_checkpoint
 
 
@@ -37,7 +38,7 @@ class Rank:
     graphs: Mapping[str, Graph]
     states: Mapping[str, UnitState]
     rotary: tuple[Tensor, Tensor] | None
-    transport: Transport[Tensor]
+    transport: TensorTransport
     optimizer: Optimizer
     machine: TensorMachine
     executor: Executor[Tensor]
@@ -45,6 +46,10 @@ class Rank:
     @property
     def manifest(self) -> Manifest:
         return self.artifact.manifest
+
+    @property
+    def device(self) -> torch.device:
+        return self.transport.device
 
     @property
     def monitor(self) -> Monitor:
@@ -118,19 +123,23 @@ def load_graphs(artifact: Artifact, program: RankProgram) -> dict[str, Graph]:
 
 
 def load_states(
-    manifest: Manifest, units: tuple[str, ...], config: RunConfig
+    manifest: Manifest, units: tuple[str, ...], config: RunConfig, device: torch.device = CPU
 ) -> dict[str, UnitState]:
-    """A rank's units with fresh parameters, or with those of ``--init``. Raises E903."""
+    """A rank's units with fresh parameters, or with those of ``--init``. Raises E903.
+
+    Parameters are made or read on the CPU, so that they are the same for every device.
+    """
     mine = [unit for unit in manifest.units if unit.name in units]
     if config.init is None:
-        return {u.name: UnitState(u, initialise(_parameters(u), config.seed)) for u in mine}
+        return {u.name: UnitState(u, initialise(_parameters(u), config.seed), device) for u in mine}
     everything = [parameter for unit in manifest.units for parameter in _parameters(unit)]
     wanted = {parameter.name for unit in mine for parameter in _parameters(unit)}
     values = read_checkpoint(config.init, everything, manifest.config, wanted)
     states: dict[str, UnitState] = {}
     for unit in mine:
         # Each value is dropped once it is copied, so that they are not all there twice.
-        states[unit.name] = UnitState(unit, {p.name: values.pop(p.name) for p in _parameters(unit)})
+        own = {p.name: values.pop(p.name) for p in _parameters(unit)}
+        states[unit.name] = UnitState(unit, own, device)
     return states
 
 
@@ -151,17 +160,21 @@ def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettin
 def make_rank(
     artifact: Artifact,
     number: int,
-    transport: Transport[Tensor],
+    transport: TensorTransport,
     config: RunConfig,
     states: Mapping[str, UnitState],
     batches: Batches | None,
 ) -> Rank:
-    """Global rank ``number`` of a compiled plan; its program is that of its pp coordinate."""
+    """Global rank ``number`` of a compiled plan; its program is that of its pp coordinate.
+
+    ``states`` are on the transport's device, as is all that a step computes.
+    """
     manifest = artifact.manifest
     at = manifest.mesh.coordinates(number)
     program = artifact.programs[at["pp"]]
     graphs = load_graphs(artifact, program)
-    rotary = _rotary_tables(graphs, manifest.sequence)
+    device = transport.device
+    rotary = _rotary_tables(graphs, manifest.sequence, device)
     optimizer = Optimizer(tuple(states.values()), optimizer_settings(manifest, config))
     rows = tuple(microbatch_rows(manifest, at["dp"], m) for m in range(manifest.microbatches))
     machine = TensorMachine(
@@ -172,9 +185,9 @@ def make_rank(
         rotary,
         transport,
         optimizer,
-        Share(batches, rows),
+        Share(batches, rows, device),
     )
-    executor = Executor(program, transport, machine, Monitor(len(program.stream)))
+    executor = Executor(program, transport, machine, make_monitor(program, device))
     return Rank(
         artifact,
         config,
@@ -190,10 +203,17 @@ def make_rank(
     )
 
 
-def _rotary_tables(graphs: Mapping[str, Graph], sequence: int) -> tuple[Tensor, Tensor] | None:
+def make_monitor(program: RankProgram, device: torch.device) -> Monitor:
+    """A clock for a program's instructions: the device's, where they run on one."""
+    return Monitor(len(program.stream)) if device.type == "cpu" else DeviceMonitor(program.stream)
+
+
+def _rotary_tables(
+    graphs: Mapping[str, Graph], sequence: int, device: torch.device
+) -> tuple[Tensor, Tensor] | None:
     """cos and sin, made once on each rank."""
     if "rotary" not in graphs:
         return None
     with torch.inference_mode():
-        cos, sin = graphs["rotary"]([torch.arange(sequence)])
+        cos, sin = graphs["rotary"]([torch.arange(sequence, device=device)])
     return cos, sin

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ class Reports:
         self._memory: list[int] = []
         self._persistent: dict[str, int] = {}
         self._step_seconds: list[float] = []
+        self._now = rank.monitor.now
 
     def before(self) -> None:
         """``--times-out``."""
@@ -47,12 +47,14 @@ class Reports:
             return
         persistent = self.rank.persistent()
         self._persistent = {kind: bytes_of(tensors) for kind, tensors in persistent.items()}
-        tracker = MemoryTracker(t for tensors in persistent.values() for t in tensors)
+        everything = [tensor for tensors in persistent.values() for tensor in tensors]
+        tracker = MemoryTracker(everything, self.rank.device)
         stays = sum(self._persistent.values())
+        self._now = read_clock = self.rank.monitor.now
 
         def now() -> int:
             self._memory.append(stays + tracker.take_peak())
-            return time.perf_counter_ns()
+            return read_clock()
 
         self.rank.monitor.now = now
         self._tracker = tracker
@@ -64,7 +66,7 @@ class Reports:
             return
         self._tracker.__exit__(None, None, None)
         self._tracker = None
-        self.rank.monitor.now = time.perf_counter_ns
+        self.rank.monitor.now = self._now
         del self._memory[0]  # from the step's begin
 
     def evaluated(self, record: EvaluationRecord) -> None:
@@ -76,6 +78,7 @@ class Reports:
             return
         offset = clock_offset(self.control)
         monitor = self.rank.monitor
+        monitor.settle()
         mine: dict[str, Any] = {
             "began": monitor.began + offset,
             "ends": [end + offset for end in monitor.ends],

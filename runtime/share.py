@@ -18,8 +18,10 @@ class Share:
     files costs the same for one row as for many. ``batches`` is None for a run of no steps.
     """
 
-    def __init__(self, batches: Batches | None, rows: tuple[range, ...]) -> None:
-        self.batches, self.rows = batches, rows
+    def __init__(
+        self, batches: Batches | None, rows: tuple[range, ...], device: torch.device
+    ) -> None:
+        self.batches, self.rows, self.device = batches, rows, device
         self._step = -1
         self._tokens: NDArray[np.int64] = np.empty((0, 0), dtype=np.int64)
         self._labels = self._tokens
@@ -27,17 +29,24 @@ class Share:
     def tokens(self, step: int, microbatch: int) -> Tensor:
         """The ids of a microbatch: int64 [microbatch, sequence], memory of its own."""
         self._read(step)
-        return torch.from_numpy(self._tokens[self._part(microbatch)].copy())
+        return self._on_device(self._tokens[self._part(microbatch)])
 
     def labels(self, step: int, microbatch: int) -> Tensor:
         """The labels of a microbatch, already shifted, likewise."""
         self._read(step)
-        return torch.from_numpy(self._labels[self._part(microbatch)].copy())
+        return self._on_device(self._labels[self._part(microbatch)])
 
     def valid(self, step: int) -> int:
         """The number of valid labels of the whole share."""
         self._read(step)
         return int(np.count_nonzero(self._labels != IGNORED))
+
+    def _on_device(self, rows: NDArray[np.int64]) -> Tensor:
+        tensor = torch.from_numpy(rows.copy())
+        if self.device.type == "cpu":
+            return tensor
+        # From pinned memory the host need not wait; torch keeps that until the copy is done.
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _part(self, microbatch: int) -> slice:
         rows, first = self.rows[microbatch], self.rows[0].start

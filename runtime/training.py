@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
-from schedc.runtime.assemble import assemble
+from schedc.runtime.assemble import assemble, on_cpu
 from schedc.runtime.config import RunConfig
 from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.learning_rate import learning_rate
@@ -83,7 +83,7 @@ def train(
 
     def keep() -> None:
         with torch.inference_mode(False), torch.no_grad():
-            kept.update({name: gradient.clone() for name, gradient in rank.gradients().items()})
+            kept.update({name: on_cpu(gradient) for name, gradient in rank.gradients().items()})
 
     def evaluate_after(steps: int) -> None:
         if evaluate is not None and (steps % config.eval_every == 0 or steps == config.steps):

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from schedc.program.signature import Unit
 
+CPU = torch.device("cpu")
+
 ALIGNMENT = 16
 """Elements: every parameter begins at a multiple of 64 bytes."""
 
@@ -21,9 +23,14 @@ ROW = 1024
 
 
 class UnitState:
-    """A unit's parameters and gradients as views of ``flat_parameters`` and ``flat_gradients``."""
+    """A unit's parameters and gradients as views of ``flat_parameters`` and ``flat_gradients``.
 
-    def __init__(self, unit: Unit, values: Mapping[str, Tensor]) -> None:
+    Both live on ``device``; ``values``, by parameter name, may be elsewhere.
+    """
+
+    def __init__(
+        self, unit: Unit, values: Mapping[str, Tensor], device: torch.device = CPU
+    ) -> None:
         self.unit = unit
         starts: dict[str, int] = {}
         size = 0
@@ -31,14 +38,14 @@ class UnitState:
             starts[name] = size
             size += -(-math.prod(parameter.shape) // ALIGNMENT) * ALIGNMENT
         size = -(-size // ROW) * ROW
-        self.flat_parameters = torch.zeros(size)
-        self.flat_gradients = torch.zeros(size)
+        self.flat_parameters = torch.zeros(size, device=device)
+        self.flat_gradients = torch.zeros(size, device=device)
         self.parameters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         for name, parameter in unit.parameters:
-            part = slice(starts[name], starts[name] + math.prod(parameter.shape))
-            self.parameters[name] = self.flat_parameters[part].view(parameter.shape)
-            self.gradients[name] = self.flat_gradients[part].view(parameter.shape)
+            part = 0, starts[name], math.prod(parameter.shape)
+            self.parameters[name] = self.flat_parameters.narrow(*part).view(parameter.shape)
+            self.gradients[name] = self.flat_gradients.narrow(*part).view(parameter.shape)
             self.parameters[name].copy_(values[parameter.name])
 
     @property

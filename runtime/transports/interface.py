@@ -15,6 +15,7 @@ from schedc.ir.order import Task
 from schedc.program.program import Queue
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -44,6 +45,16 @@ class Work(Protocol):
         ...
 
 
+class _Done:
+    """What needs no wait: the sum over a group of one."""
+
+    def wait(self) -> bool:
+        return True
+
+
+DONE = _Done()
+
+
 class Transport(Protocol[P_contra]):
     """One rank's end of the connections to all others."""
 
@@ -62,6 +73,13 @@ class Transport(Protocol[P_contra]):
         group posts its sums in the same order.
         """
         ...
+
+
+class TensorTransport(Transport["Tensor"], Protocol):
+    """A transport of tensors. Those of a rank live on its ``device``."""
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 class Control(Protocol):
@@ -88,8 +106,15 @@ class Control(Protocol):
         ...
 
     def fetch(self, tensor: Tensor, source: int) -> None:
-        """Fill rank 0's ``tensor`` with that of ``source``; only these two make the call."""
+        """Fill rank 0's ``tensor`` with that of ``source``; only these two make the call.
+
+        Both tensors are on the CPU.
+        """
         ...
+
+
+class Endpoint(TensorTransport, Control, Protocol):
+    """A process' end of both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from schedc.ir.mesh import AXES, Mesh
@@ -148,6 +149,8 @@ class Hub:
 
 class ThreadsTransport:
     """One rank's end. Make it in any thread, use it in that rank's own."""
+
+    device = torch.device("cpu")
 
     def __init__(self, hub: Hub, mesh: Mesh, rank: int) -> None:
         self.hub = hub

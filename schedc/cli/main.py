@@ -23,6 +23,7 @@ COMMANDS = {
     "fmt": "Format .sched files: spacing, indentation, alignment; never the meaning.",
     "list": "List the bundled schedules and plans.",
     "explain": "Explain an error code.",
+    "doctor": "Report what is here of what schedc can use, and what each absence costs.",
 }
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from schedc.cost.estimate import Times, durations, nominal_times, stage_costs
@@ -34,6 +35,9 @@ from schedc.simulate.order import simulate_order
 from schedc.simulate.program import simulate_programs
 from schedc.simulate.program_memory import memory_of
 from schedc.simulate.program_trace import trace_of_programs
+
+MESSAGE = Fraction(1, 16)
+"""Of the longest forward: what a message is taken to last where posts and waits are placed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +75,23 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     claims = evaluate_claims(instance, figures(timeline, costs), costs)
     if false := claims_to_diagnostics(claims):
         raise DiagnosticError(false)
-    programs = compile_programs(timeline, model, stages, plan.mesh.dp)
     forwards = simulate_order(_portable(plan.evaluation_order), costs)
-    evaluation = compile_programs(forwards, model, stages, plan.mesh.dp)
+    programs, evaluation = (
+        compile_programs(_with_messages(each, costs), model, stages, plan.mesh.dp)
+        for each in (timeline, forwards)
+    )
     manifest = _manifest(plan, instance, model, timeline, stages, costs)
     trace = predict(manifest, programs, times)
     artifact = Artifact(manifest, programs, evaluation, model.sources, trace.to_json())
     return Build(plan, instance, model, stages, timeline, claims, programs, trace, artifact)
+
+
+def _with_messages(timeline: Timeline, costs: StageCosts) -> Timeline:
+    """The timeline for lowering: what a message takes is not known yet, but it is not nothing.
+
+    Posts and waits that were placed as if messages came at once would stall once they do not.
+    """
+    return simulate_order(timeline.order, replace(costs, comm=MESSAGE * max(costs.F)))
 
 
 def predict(manifest: Manifest, programs: Programs, times: Times) -> Trace:

@@ -7,12 +7,14 @@ for fp64). All results are contiguous on every device, so
 that graphs traced on a CPU hold elsewhere. A causal mask is aligned top-left: query i sees keys
 0..i, also where there are fewer queries than keys.
 
-Kernels are torch's own: flash on CPUs; on CUDA flash for fp16 and bf16 and memory-efficient for
-fp32. What they refuse is computed by plain matmuls. Which kernel runs depends on shapes, dtype and
-device only, so forward and backward always choose alike.
+Kernels are torch's own: flash on CPUs; on CUDA flash for fp16 and bf16 (flash-attn 2, which torch
+ships) and memory-efficient for fp32. What they refuse is computed by plain matmuls. Which kernel
+runs depends on shapes, dtype, mask and device only, so forward and backward always choose alike.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -136,17 +138,28 @@ def _cpu_backward(
 # -- CUDA --------------------------------------------------------------------------------------
 
 
-def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor) -> str:
-    """``flash``, ``efficient`` or ``math``: head sizes must be multiples of 8 and at most 256."""
-    if not _flash_takes(q, k, v) or q.size(3) % 8 or q.size(3) > 256:
+@cache
+def _is_ampere_or_later(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
+    """``flash``, ``efficient`` or ``math``. Head sizes must be multiples of 8, for flash up to 256.
+
+    Flash aligns a causal mask bottom-right: where that differs it is not ours.
+    """
+    if not _flash_takes(q, k, v) or q.size(3) % 8 or q.dtype == torch.float64:
         return "math"
-    if q.dtype in (torch.float16, torch.bfloat16):
-        return "flash"
-    return "efficient" if q.dtype == torch.float32 else "math"
+    if q.dtype == torch.float32:
+        return "efficient"
+    if not _is_ampere_or_later(q.device):
+        return "efficient" if q.dtype == torch.float16 else "math"
+    aligned = not causal or q.size(1) == k.size(1)
+    return "flash" if aligned and q.size(3) <= 256 else "efficient"
 
 
 def _cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = True) -> Pair:
-    kernel, length = _cuda_kernel(q, k, v), q.size(1)
+    kernel, length = _cuda_kernel(q, k, v, causal), q.size(1)
     if kernel == "math":
         return math_forward(q, k, v, scale, causal)
     q, k, v = _heads_first(q, k, v)
@@ -174,7 +187,8 @@ def _cuda_backward(
     scale: float,
     causal: bool = True,
 ) -> Triple:
-    kernel, queries, keys, kv_heads = _cuda_kernel(q, k, v), q.size(1), k.size(1), k.size(2)
+    kernel = _cuda_kernel(q, k, v, causal)
+    queries, keys, kv_heads = q.size(1), k.size(1), k.size(2)
     if kernel == "math":
         return math_backward(dout, q, k, v, out, scale, causal)
     dout, q, k, v, out, lse = _heads_first(dout, q, k, v, out, lse)

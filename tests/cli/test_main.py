@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import schedc as package
+from schedc.cli.main import COMMANDS
 from tests.cli.terminal import Terminal, schedc
 from tests.driver.plans import BLOCKED, PLAN
 
@@ -38,7 +39,7 @@ def test_version_and_help(schedc: Terminal) -> None:
     for flag in ("-h", "--help"):
         found = schedc(flag)
         assert found.code == 0
-        for command in ("check", "compile", "simulate", "viz", "fmt", "list", "explain"):
+        for command in COMMANDS:
             assert re.search(rf"^  {command} ", found.out, re.M)
             assert schedc(command, flag).code == 0
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from schedc.ops import attention
-from schedc.ops.attention import math_backward, math_forward
+from schedc.ops.attention import (
+    _cuda_backward,
+    _cuda_forward,
+    _is_ampere_or_later,
+    math_backward,
+    math_forward,
+)
 
 OP = torch.ops.schedc.attention.default
 BACKWARD = torch.ops.schedc.attention_backward.default
@@ -95,3 +104,80 @@ def test_opcheck(dtype: torch.dtype, kv: int, causal: bool) -> None:
     q, k, v = (t.detach() for t in (q, k, v))
     out, lse = attention(q, k, v, 0.25, causal)
     opcheck(BACKWARD, (torch.randn_like(out), q, k, v, out, lse, 0.25, causal), test_utils=tests)
+
+
+# On CUDA. There is none here: what is called, and what comes back, is seen on tensors without
+# memory, for which torch knows the kernels' schemas, shapes and strides.
+
+FLASH = "aten::_scaled_dot_product_flash_attention"
+EFFICIENT = "aten::_scaled_dot_product_efficient_attention"
+
+
+class Calls(TorchDispatchMode):
+    """The attention kernels that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "attention" in func.name():
+            self.kernels.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def on_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    queries: int = 16,
+    size: int = 16,
+    causal: bool = True,
+) -> list[str]:
+    """The kernels of a forward and a backward; checks shapes, dtypes and strides of the results."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    _is_ampere_or_later.cache_clear()
+    q = torch.empty(2, queries, 4, size, dtype=dtype, device="meta")
+    k, v = (torch.empty(2, 16, 2, size, dtype=dtype, device="meta") for _ in range(2))
+    with Calls() as calls:
+        out, lse = _cuda_forward(q, k, v, 0.25, causal)
+        gradients = _cuda_backward(torch.empty_like(out), q, k, v, out, lse, 0.25, causal)
+    assert (out.shape, out.dtype) == (q.shape, dtype)
+    assert lse.shape == (2, queries, 4)
+    assert lse.dtype == torch.promote_types(dtype, torch.float32)
+    for gradient, of in zip(gradients, (q, k, v), strict=True):
+        assert (gradient.shape, gradient.dtype) == (of.shape, dtype)
+    assert all(tensor.is_contiguous() for tensor in (out, lse, *gradients))
+    return calls.kernels
+
+
+HALF, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+AMPERE, TURING, HOPPER = (8, 0), (7, 5), (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "other", "kernel"),
+    [
+        pytest.param(AMPERE, BF16, {}, FLASH, id="bf16"),
+        pytest.param(HOPPER, HALF, {}, FLASH, id="fp16"),
+        pytest.param(HOPPER, FP32, {}, EFFICIENT, id="fp32"),
+        pytest.param(HOPPER, torch.float64, {}, None, id="fp64"),
+        pytest.param(TURING, HALF, {}, EFFICIENT, id="fp16 before Ampere"),
+        pytest.param(TURING, BF16, {}, None, id="bf16 before Ampere"),
+        pytest.param(HOPPER, BF16, {"size": 264}, EFFICIENT, id="large heads"),
+        pytest.param(HOPPER, BF16, {"size": 20}, None, id="heads of no multiple of 8"),
+        pytest.param(HOPPER, BF16, {"queries": 8}, EFFICIENT, id="fewer queries, masked"),
+        pytest.param(HOPPER, BF16, {"queries": 8, "causal": False}, FLASH, id="fewer queries"),
+        pytest.param(HOPPER, FP32, {"queries": 40}, EFFICIENT, id="padded log-sum-exp"),
+    ],
+)
+def test_kernels_on_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    other: dict[str, Any],
+    kernel: str | None,
+) -> None:
+    """flash-attention aligns a causal mask bottom-right: with fewer queries it would be wrong."""
+    found = on_cuda(monkeypatch, capability, dtype, **other)
+    assert found == ([kernel, f"{kernel}_backward"] if kernel else [])

@@ -109,11 +109,26 @@ schedule mixed {                                 # B for even microbatches, I an
 }
 """
 
+V_SHAPED = """
+schedule v_shaped {                              # the model goes down the ranks and up again
+    stages 2 * P
+    place stage s on rank (s if s < P else 2 * P - 1 - s)
+    order on rank r {
+        for m in 0..M { F(r, m) }
+        for m in 0..M { F(2 * P - 1 - r, m) }
+        for m in 0..M { B(2 * P - 1 - r, m) }
+        for m in 0..M { B(r, m) }
+    }
+}
+"""
+OWN = {"mixed": MIXED, "v_shaped": V_SHAPED}
+
 
 @cache
 def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
-    """The order of a bundled schedule, or of the one above."""
-    library = load_text("mixed.sched", MIXED) if schedule == "mixed" else bundled()
+    """The order of a bundled schedule, or of one above."""
+    own = OWN.get(schedule)
+    library = load_text(f"{schedule}.sched", own) if own else bundled()
     return instantiate(library, schedule, ranks, microbatches, {}).order
 
 

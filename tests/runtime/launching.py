@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-EXEC = str(ROOT / "runtime" / "exec.py")
+EXEC = ROOT / "runtime" / "exec.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,22 @@ class Finished:
         return "\n".join(line for line in lines if not re.match(r"[WE]\d{4} ", line))
 
 
-def command(ranks: int, *arguments: str | Path, script: str = EXEC) -> list[str]:
+def command(ranks: int, *arguments: str | Path, script: Path = EXEC) -> list[str]:
     """One rank runs without torchrun."""
     python = [sys.executable]
     if ranks > 1:
         python += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port=0"]
         python += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    return [*python, script, *map(str, arguments)]
+    return [*python, str(script), *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Without GPUs: runs are compared with the oracle on the CPU, and have more ranks than GPUs."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def launch(
-    ranks: int, *arguments: str | Path, timeout: float = 120, script: str = EXEC
+    ranks: int, *arguments: str | Path, timeout: float = 120, script: Path = EXEC
 ) -> Finished:
     began = time.monotonic()
     done = subprocess.run(

@@ -14,19 +14,21 @@ from schedc.ir.trace import Trace
 from schedc.program.artifact import write_artifact
 from schedc.runtime.weights import initialise
 from tests.runtime.builds import Shape, artifact_of, run_oracle, write_data
-from tests.runtime.launching import launch
+from tests.runtime.launching import EXEC, launch
 
 pytestmark = pytest.mark.gloo
 
-SHAPES = [
-    Shape("zb_h1", 2, 3, dp=2, layers=7),
-    Shape("interleaved", 2, 3, tail=1),
-    Shape("one_f_one_b", 4, 3),
+NCCL = Path(__file__).with_name("nccl_over_gloo.py")
+RUNS = [
+    pytest.param(Shape("zb_h1", 2, 3, dp=2, layers=7), EXEC, id="zb_h1-2x2"),
+    pytest.param(Shape("interleaved", 2, 3, tail=1), EXEC, id="interleaved-2x1"),
+    pytest.param(Shape("one_f_one_b", 4, 3), EXEC, id="one_f_one_b-4x1"),
+    pytest.param(Shape("zb_h1", 2, 3, dp=2, layers=7), NCCL, id="zb_h1-2x2-nccl"),
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.schedule}-{s.pp}x{s.dp}")
-def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shape", "script"), RUNS)
+def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) -> None:
     artifact = artifact_of(shape)
     build = tmp_path / "a build"
     write_artifact(artifact, build)
@@ -39,7 +41,7 @@ def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
         shape.pp * shape.dp, build, "--data", data, "--steps", "3", "--lr", "0.1", "--clip", "0.5",
         "--seed", "3", "--dump-gradients", files["gradients.safetensors"],
         "--metrics", files["metrics.jsonl"], "--trace-out", files["trace.json"],
-        "--export", files["export"],
+        "--export", files["export"], script=script,
     )  # fmt: skip
     assert done.code == 0, done.err
     parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]

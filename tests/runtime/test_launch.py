@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file as load_tensors
 
 from schedc.driver.build import compile_plan
 from schedc.model.config import PRESETS
 from schedc.program.artifact import write_artifact
+from schedc.runtime.launch import _ending_all
 from schedc.sema.library import load_file
 from tests.runtime.builds import Shape, artifact_of, write_data
 from tests.runtime.launching import EXEC, Finished, launch
@@ -47,6 +51,26 @@ def test_a_world_of_another_size_is_refused_with_both_numbers(tmp_path: Path) ->
     write_artifact(artifact_of(Shape("zb_h1", 2, 2, dp=2)), tmp_path / "build")
     done = launch(1, tmp_path / "build", "--steps", "0")
     refused(done, "error[E904]", "(dp=2 pp=2 cp=1 tp=1) has 4 ranks, but 1 was started")
+
+
+def test_a_transport_that_the_machine_has_not_is_refused(build: Path) -> None:
+    done = launch(1, build, "--steps", "0", "--transport", "nccl")
+    refused(done, "error[E904]", "--transport nccl needs GPUs", "--transport gloo runs on CPUs")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee …"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_out_of_memory_is_no_bug_of_ours(error: RuntimeError) -> None:
+    told: list[tuple[str, int]] = []
+    watchdog = SimpleNamespace(fail=lambda text, code=1: told.append((text, code)))
+    with suppress(RuntimeError), _ending_all(watchdog):  # pyright: ignore[reportArgumentType]
+        raise error
+    assert told[0] == (f"out of memory: {str(error).splitlines()[0]}", 1)
 
 
 @pytest.mark.gloo
@@ -104,9 +128,9 @@ def test_ranks_that_are_told_different_things_are_refused(tmp_path: Path) -> Non
     wrapper.write_text(
         "import os, runpy, sys\n"
         "sys.argv += ['--lr', os.environ['RANK'], '--metrics', '/tmp/' + os.environ['RANK']]\n"
-        f"runpy.run_path({EXEC!r}, run_name='__main__')\n"
+        f"runpy.run_path({str(EXEC)!r}, run_name='__main__')\n"
     )
-    done = launch(2, tmp_path / "build", "--data", data, "--steps", "1", script=str(wrapper))
+    done = launch(2, tmp_path / "build", "--data", data, "--steps", "1", script=wrapper)
     refused(done, "--lr is not the same on all ranks: rank 0 differs from 1")
     assert "--metrics" not in done.ours
 

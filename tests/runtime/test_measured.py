@@ -72,6 +72,18 @@ def test_the_tracker_counts_storages_while_they_live() -> None:
     assert tracker.live == 0
 
 
+def test_the_tracker_counts_one_device() -> None:
+    """What is on its way to a GPU is the host's."""
+    tracker = MemoryTracker([], torch.device("meta"))
+    with torch.inference_mode(), tracker:
+        batch = torch.zeros(256, 256)
+        assert tracker.live == 0
+        x = batch.to("meta")
+        assert tracker.live == 256 * 256 * 4
+        del x
+        assert tracker.live == 0
+
+
 def test_graphs_are_timed_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_times, "SECONDS", 0.01)
     artifact = artifact_of(Shape("zb_h1", 2, 2, dp=2))
