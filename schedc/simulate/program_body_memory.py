@@ -14,10 +14,13 @@ Storages = tuple[str | None, ...]
 for the gradient of the loss, a scalar."""
 
 
-def rise_of(body: Body, owned: frozenset[str], signatures: Mapping[str, Signature]) -> int:
+def rise_of(
+    body: Body, units: int, owned: frozenset[str], signatures: Mapping[str, Signature]
+) -> int:
     """How far above what is alive before ``body`` its memory rises, in bytes.
 
-    ``owned`` are those of its inputs that nobody reads after it: they die with their last reader.
+    ``units`` is how many its stage has; ``owned`` are those of its inputs that nobody reads after
+    it: they die with their last reader.
 
     The model, as the runtime does it:
 
@@ -31,7 +34,7 @@ def rise_of(body: Body, owned: frozenset[str], signatures: Mapping[str, Signatur
     receive buffer) counts as still used when its call's memory is highest. Where it was not, the
     truth is higher by that one tensor.
     """
-    frame = _Frame(body, owned, signatures)
+    frame = _Frame(body, units, owned, signatures)
     for index, step in enumerate(body.steps):
         if isinstance(step, Call):
             frame.call(index, step)
@@ -42,9 +45,9 @@ class _Frame:
     """A body's values while it runs; ``live`` counts bytes relative to its beginning."""
 
     def __init__(
-        self, body: Body, owned: frozenset[str], signatures: Mapping[str, Signature]
+        self, body: Body, units: int, owned: frozenset[str], signatures: Mapping[str, Signature]
     ) -> None:
-        self.body, self.signatures = body, signatures
+        self.body, self.signatures, self.last = body, signatures, units - 1
         self.size: dict[str, int] = {}
         self.values: dict[str, Storages] = {}
         self.holders: Counter[str] = Counter()
@@ -62,7 +65,6 @@ class _Frame:
 
     def _find_inputs(self) -> None:
         """The values that the body reads and does not write, and the size of each."""
-        last = self._units() - 1
         written: set[str] = set()
         for index, step in enumerate(self.body.steps):
             if not isinstance(step, Call):
@@ -75,7 +77,7 @@ class _Frame:
                 if _interface(name) == "saved":
                     self.values[name] = self._saved(unit, _position(name))
                 elif _interface(name) == "owed":
-                    self.values[name] = self._owed(unit, _position(name), last)
+                    self.values[name] = self._owed(unit, _position(name))
                 else:
                     self.values[name] = (name,) if name in self.body.reads else (None,)
             for value in self.signatures[step.graph].inputs:
@@ -84,11 +86,6 @@ class _Frame:
             written.update(step.writes)
         for name in self.body.reads:
             self.size.setdefault(name, 0)  # of no call, and no part of what is saved or owed
-
-    def _units(self) -> int:
-        calls = [step for step in self.body.steps if isinstance(step, Call)]
-        names = [name for call in calls for name in (*call.reads, *call.writes)]
-        return 1 + max((_position(n) for n in names if _many(n)), default=0)
 
     def _saved(self, unit: str, j: int) -> Storages:
         """What F of the stage's unit ``j`` kept."""
@@ -102,12 +99,12 @@ class _Frame:
                 self.size[names[value.role]] = value.bytes
         return self._results(graph, "saved", f"saved.{j}", inputs)
 
-    def _owed(self, unit: str, j: int, last: int) -> Storages:
+    def _owed(self, unit: str, j: int) -> Storages:
         """What I of the stage's unit ``j`` kept."""
         graph = self.signatures[f"{unit}.I"]
         has_loss = bool(self.signatures[f"{unit}.F"].outputs_of("loss"))
         saved = iter(self._saved(unit, j))
-        gradient = None if has_loss else "dy" if j == last else f"dh{j + 1}"
+        gradient = None if has_loss else "dy" if j == self.last else f"dh{j + 1}"
         inputs: dict[str, str | None] = {}
         for value in graph.inputs:
             if value.role == "saved":
@@ -168,10 +165,6 @@ class _Frame:
             if storage is not None:
                 self.holders[storage] -= 1
                 self.live -= 0 if self.holders[storage] else self.size[storage]
-
-
-def _many(name: str) -> bool:
-    return name.startswith(("saved.", "owed."))
 
 
 def _interface(name: str) -> str:

@@ -238,6 +238,11 @@ def rank_programs(draw: st.DrawFn) -> RankProgram:
                 fields = {"reads": (draw(operand),), "ref": draw(st.integers(-1, row))}
             case Code.WAIT_REDUCE:
                 fields = {"ref": draw(st.integers(0, len(units) - 1))}
+            case Code.TIE:
+                fields = {
+                    "ref": draw(st.integers(0, len(units) - 1)),
+                    "link": (draw(SMALL), -1, -1),
+                }
             case Code.REPORT:
                 fields = {"reads": draw(some)}
             case _:

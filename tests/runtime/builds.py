@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,11 +15,12 @@ from torch import Tensor
 from transformers import LlamaConfig as OracleConfig
 from transformers import LlamaForCausalLM
 
-from schedc.graph.build import build_model
+from schedc.graph.build import build_model, parameter_names
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
 from schedc.model.config import PRESETS
+from schedc.passes.drop_idle import drop_idle
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
 from schedc.program.manifest import Manifest
@@ -41,6 +43,8 @@ class Shape:
     dp: int = 1
     layers: int = 4
     optimizer: str = "sgd"
+    tied: bool = False
+    freeze: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -48,9 +52,11 @@ class Shape:
 
 
 @cache
-def model_of(layers: int) -> Model:
-    config = replace(PRESETS["llama-test"], num_hidden_layers=layers)
-    return build_model(config, MICROBATCH, SEQUENCE)
+def model_of(layers: int, tied: bool = False, freeze: tuple[str, ...] = ()) -> Model:
+    config = replace(PRESETS["llama-test"], num_hidden_layers=layers, tie_word_embeddings=tied)
+    names = parameter_names(config)
+    frozen = frozenset(n for pattern in freeze for n in fnmatch.filter(names, pattern))
+    return build_model(config, MICROBATCH, SEQUENCE, frozen=frozen)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -62,9 +68,10 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers)
+    model = model_of(shape.layers, shape.tied, shape.freeze)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
+    order = drop_idle(order, model, partition)
     timeline = simulate_order(order, Costs().of_stages(shape.pp, order.stages))
     programs = compile_programs(timeline, model, partition, shape.dp)
     manifest = Manifest(
@@ -140,12 +147,17 @@ def run_oracle(
     lr: float,
     clip: float,
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    frozen: frozenset[str] = frozenset(),
 ) -> Oracle:
     """Transformers' Llama on whole batches: sum of token losses over the number of valid labels."""
     model = LlamaForCausalLM(OracleConfig(**config, attn_implementation="sdpa"))  # pyright: ignore
-    model.load_state_dict(parameters)
+    missing, unexpected = model.load_state_dict(parameters, strict=False)
+    assert not unexpected
+    assert missing == (["lm_head.weight"] if config["tie_word_embeddings"] else [])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
     make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=lr))
-    updates = make(model.parameters())
+    updates = make([p for p in model.parameters() if p.requires_grad])
     oracle = Oracle([], [], {}, {})
     for step in range(steps):
         ids, labels = (
@@ -160,7 +172,8 @@ def run_oracle(
         loss = total / (targets != -100).sum()
         loss.backward()
         if step == 0:
-            oracle.gradients.update({n: p.grad.clone() for n, p in model.named_parameters()})  # pyright: ignore
+            graded = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+            oracle.gradients.update({n: gradient.clone() for n, gradient in graded.items()})
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip else 1e30)
         updates.step()
         oracle.losses.append(loss.item())
