@@ -242,9 +242,9 @@ def _axis_sets() -> list[tuple[str, ...]]:
 
 
 def _sum_in_place(tensors: list[Tensor]) -> None:
-    """Sums in rank order, so that a run repeats bit for bit."""
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
+    """Sums in rank order, so that a run repeats bit for bit; allocates nothing."""
+    total, *others = tensors
+    for tensor in others:
         total += tensor
-    for tensor in tensors:
+    for tensor in others:
         tensor.copy_(total)

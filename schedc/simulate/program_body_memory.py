@@ -25,13 +25,15 @@ def rise_of(
     The model, as the runtime does it:
 
     * In a call's middle its graph's ``peak`` is alive, which includes the saved and owed tensors
-      and the ``dy`` that it reads, each until its last use. Everything else in the body stays: the
-      inputs and results of other units, hidden states and gradients between units.
+      and the ``x`` and ``dy`` that it reads, each until its last use. Everything else in the body
+      stays: the inputs and results of other units, hidden states and gradients between units.
     * A result that shares the storage of an input costs nothing and keeps that storage alive.
     * Gradients of parameters are added to the unit's when the call ends, and are gone after it.
 
-    One thing is not known from a signature: a tensor that others hold too (the stage's input, a
-    receive buffer) counts as still used when its call's memory is highest. Where it was not, the
+    * An ``x`` or ``dy`` that others hold too (a receive buffer, a slot that is read again) stays.
+
+    One thing is not known from a signature: a stage's input that others hold, and that a call reads
+    as a saved tensor, counts as still used when the call's memory is highest. Where it was not, the
     truth is higher by that one tensor.
     """
     frame = _Frame(body, units, owned, signatures)
@@ -140,9 +142,11 @@ class _Frame:
         graph = self.signatures[call.graph]
         given = [storage for name in call.reads for storage in self.values[name]]
         pairs = list(zip(graph.inputs, given, strict=False))
-        within = {s for value, s in pairs if s and value.role in ("saved", "owed", "dy")}
+        stays = any(s and v.role in ("x", "dy") and self._stays(s, index, call) for v, s in pairs)
+        owned = ("saved", "owed") if stays else ("x", "saved", "owed", "dy")
+        within = {s for value, s in pairs if s and value.role in owned}
         around = self.live - sum(self.size[storage] for storage in within)
-        self.highest = max(self.highest, around + graph.peak)
+        self.highest = max(self.highest, around + (graph.peak_beside if stays else graph.peak))
         inputs = {value.name: storage for value, storage in pairs}
         for name in call.writes:
             kind = _interface(name)
@@ -153,6 +157,11 @@ class _Frame:
             if self.last_read[name] == index and name not in self.body.writes:
                 self._drop(self.values.pop(name))
         self.highest = max(self.highest, self.live)
+
+    def _stays(self, storage: str, index: int, call: Call) -> bool:
+        """Whether others hold ``storage`` when all that this call is the last to read is gone."""
+        last = [n for n in call.reads if self.last_read[n] == index and n not in self.body.writes]
+        return self.holders[storage] > sum(self.values[name].count(storage) for name in last)
 
     def _hold(self, storages: Storages) -> None:
         for storage in storages:

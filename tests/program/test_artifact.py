@@ -29,7 +29,7 @@ def artifact() -> Artifact:
         parameters=(("weight", Parameter("model.w", (256, 64), "fp32", "normal 0.02")),),
     )
     units: tuple[Unit, ...] = (first, *model.units[1:])
-    rotary = Signature("rotary", "", (), (), 0, 0, 0)
+    rotary = Signature("rotary", "", (), (), 0, 0, 0, 0)
     signatures = model.graphs | {"rotary": rotary}
     manifest = Manifest(
         name="tiny",

@@ -107,10 +107,29 @@ schedule mixed {                                 # B for even microbatches, I an
 """
 
 
+V_SHAPED = """
+schedule v_shaped {                              # the first and the last stage are on rank 0
+    stages 2 * P
+    place stage s on rank (s if s < P else 2 * P - 1 - s)
+    order on rank r {
+        for m in 0..M { F(r, m) }
+        for m in 0..M { F(2 * P - 1 - r, m) }
+        for m in 0..M { I(2 * P - 1 - r, m) }
+        for m in 0..M { I(r, m) }
+        for m in 0..M { W(r, m) }
+        for m in 0..M { W(2 * P - 1 - r, m) }    # the head's last W follows the embedding's
+    }
+}
+"""
+
+TEXTS = {"mixed": MIXED, "v_shaped": V_SHAPED}
+
+
 @cache
 def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
-    """The order of a bundled schedule, or of the one above."""
-    library = load_text("mixed.sched", MIXED) if schedule == "mixed" else bundled()
+    """The order of a bundled schedule, or of one of the above."""
+    text = TEXTS.get(schedule)
+    library = load_text(f"{schedule}.sched", text) if text is not None else bundled()
     return instantiate(library, schedule, ranks, microbatches, {}).order
 
 

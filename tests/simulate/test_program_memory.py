@@ -36,7 +36,9 @@ def value(role: Role, name: str, size: int, alias: str | None = None) -> Value:
 
 
 def graph(name: str, peak: int, inputs: list[Value], outputs: list[Value]) -> Signature:
-    return Signature(name, "", tuple(inputs), tuple(outputs), 0, 0, peak)
+    """``peak`` includes x and dy, as if they were read to the end."""
+    beside = peak - sum(v.bytes for v in inputs if v.role in ("x", "dy"))
+    return Signature(name, "", tuple(inputs), tuple(outputs), 0, 0, peak, beside)
 
 
 X, DY = value("x", "x", 100), value("dy", "dy", 100)
@@ -53,14 +55,14 @@ EMBEDDING = {
     "W": graph("embedding.W", 172, [value("owed", "kept", 8), value("owed", "dy", 100)], [GRAD]),
 }  # fmt: skip
 LAYER = {
-    "F": graph("layer.F", 150, [X, PARAM, COS, SIN],
+    "F": graph("layer.F", 250, [X, PARAM, COS, SIN],
                [Y, value("saved", "x", 100, "x"), value("saved", "a", 40)]),
     "I": graph("layer.I", 400, [value("saved", "x", 100), value("saved", "a", 40), DY, PARAM],
                [DX, GRAD, value("owed", "dy", 100, "dy"), value("owed", "a", 40, "a")]),
     "W": graph("layer.W", 230, [value("owed", "dy", 100), value("owed", "a", 40)], [GRAD]),
 }  # fmt: skip
 HEAD = {
-    "F": graph("head.F", 60, [X, LABELS, PARAM],
+    "F": graph("head.F", 160, [X, LABELS, PARAM],
                [LOSS, value("saved", "x", 100, "x"), value("saved", "p", 30)]),
     "I": graph("head.I", 270, [value("saved", "x", 100), value("saved", "p", 30),
                                value("dy", "dy", 4), LABELS, PARAM],
