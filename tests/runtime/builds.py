@@ -45,15 +45,30 @@ class Shape:
     optimizer: str = "sgd"
     tied: bool = False
     freeze: tuple[str, ...] = ()
+    model: str = "plain"
 
     @property
     def batch(self) -> int:
         return self.dp * self.microbatches * MICROBATCH
 
 
+MODELS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "biased": {"attention_bias": True, "mlp_bias": True, "head_dim": 32},
+}
+"""What differs from ``llama-test``."""
+
+
 @cache
-def model_of(layers: int, tied: bool = False, freeze: tuple[str, ...] = ()) -> Model:
-    config = replace(PRESETS["llama-test"], num_hidden_layers=layers, tie_word_embeddings=tied)
+def model_of(
+    layers: int, tied: bool = False, freeze: tuple[str, ...] = (), model: str = "plain"
+) -> Model:
+    config = replace(
+        PRESETS["llama-test"],
+        num_hidden_layers=layers,
+        tie_word_embeddings=tied,
+        **MODELS[model],  # type: ignore[arg-type]
+    )
     names = parameter_names(config)
     frozen = frozenset(n for pattern in freeze for n in fnmatch.filter(names, pattern))
     return build_model(config, MICROBATCH, SEQUENCE, frozen=frozen)
@@ -68,7 +83,7 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers, shape.tied, shape.freeze)
+    model = model_of(shape.layers, shape.tied, shape.freeze, shape.model)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
     order = drop_idle(order, model, partition)
