@@ -13,7 +13,7 @@ from schedc.program.artifact import Artifact
 from schedc.program.body import Call
 from schedc.program.manifest import Manifest
 from schedc.program.program import RankProgram
-from schedc.program.work import owned_parameters, shared_names, tie_of
+from schedc.program.work import owned_parameters, shared_names, tied_parameter
 from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.executor import Executor
@@ -153,7 +153,7 @@ def make_rank(
     graphs = load_graphs(artifact, program)
     rotary = _rotary_tables(graphs, manifest.sequence)
     optimizer = Optimizer(tuple(states.values()), optimizer_settings(manifest, config))
-    tie = tie_of(manifest.units)
+    tie = tied_parameter(manifest.units)
     rows = tuple(microbatch_rows(manifest, at["dp"], m) for m in range(manifest.microbatches))
     machine = TensorMachine(
         program,

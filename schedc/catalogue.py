@@ -287,7 +287,8 @@ CATALOGUE: dict[str, Page] = {
     "E504": Page(
         "collectives in different order",
         "All ranks of a group must start the same collectives in the same order. Two of them do "
-        "not.",
+        "not. Gradients are summed over replicas, and those of tied embeddings over their two "
+        "ranks, once, when they are complete and before the norm.",
     ),
     "E505": Page(
         "a buffer is misused",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from schedc.ir.order import Op
 from schedc.program.body import Body, Call, Step
-from schedc.program.signature import Model, Unit
+from schedc.program.signature import Model, Signature, Unit
 from schedc.program.work import work_of
 
 Partition = tuple[tuple[str, ...], ...]
@@ -26,8 +26,8 @@ def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int], Body
         B(s): for each unit, last to first: call unit.I, then unit.W
         graphs that are idle are not called; an operation that would call none has no body
 
-    B alternates so that no more than one unit's inputs of W are alive at a time. F saves nothing on
-    a stage without I, and I owes nothing on one without W. I gives the gradient of the stage's
+    B alternates so that no more than one unit's inputs of W are alive at a time. F saves nothing of
+    a unit without I, and I owes nothing of one without W. I gives the gradient of the stage's
     input if and only if a unit before it has anything to train: its first graph's signature tells.
     """
     bodies: dict[tuple[Op, int], Body] = {}
@@ -67,15 +67,19 @@ class _StageBodies:
             source = self.input if j == 0 else f"h{j}"
             target = output if j == len(self.units) - 1 else f"h{j + 1}"
             reads = (source, *(labels if unit.kind == "head" else ()))
-            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, f"saved.{j}")))
+            kept = () if self._graph(j, "I").idle else (f"saved.{j}",)
+            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, *kept)))
         reads = (self.input, *labels)
         saved = ("saved",) if self.work.I else ()
         return Body(Op.F, self.stage, False, reads, (output, *saved), tuple(steps))
 
+    def _graph(self, j: int, op: str) -> Signature:
+        return self.model.graphs[f"{self.units[j].graphs}.{op}"]
+
     def _calls_I(self, j: int) -> tuple[Call, ...]:
         """The call of unit ``j``'s I; none where it is idle."""
         unit = self.units[j]
-        graph = self.model.graphs[f"{unit.graphs}.I"]
+        graph = self._graph(j, "I")
         if graph.idle:
             return ()
         last = j == len(self.units) - 1
@@ -83,11 +87,12 @@ class _StageBodies:
         labels = ("labels",) if graph.inputs_of("labels") else ()
         target = () if not graph.outputs_of("dx") else ("dx",) if j == 0 else (f"dh{j}",)
         reads = (f"saved.{j}", gradient, *labels)
-        return (Call(graph.name, unit.name, reads, (*target, f"owed.{j}")),)
+        kept = () if self._graph(j, "W").idle else (f"owed.{j}",)
+        return (Call(graph.name, unit.name, reads, (*target, *kept)),)
 
     def _calls_W(self, j: int) -> tuple[Call, ...]:
         unit = self.units[j]
-        graph = self.model.graphs[f"{unit.graphs}.W"]
+        graph = self._graph(j, "W")
         return () if graph.idle else (Call(graph.name, unit.name, (f"owed.{j}",), ()),)
 
     def _input_gradient(self) -> Body:

@@ -19,7 +19,7 @@ from schedc.program.instructions import (
 )
 from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model
-from schedc.program.work import tie_of
+from schedc.program.work import tied_parameter
 
 
 def tie_embeddings(programs: Programs, model: Model) -> Programs:
@@ -44,7 +44,7 @@ def tie_embeddings(programs: Programs, model: Model) -> Programs:
 
         on the ranks of the embedding and of the head: tie, wait tie, right before norm
     """
-    tie = tie_of(model.units)
+    tie = tied_parameter(model.units)
     if tie is None:
         return programs
     ranks = {unit: p.rank for p in programs for unit in p.units if unit in tie.places}

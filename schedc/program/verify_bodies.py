@@ -15,6 +15,7 @@ from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model, Unit
 from schedc.program.verify_columns import Findings
 from schedc.program.verify_gradients import gradients_of
+from schedc.program.verify_model import check_model
 from schedc.program.work import EVERYTHING, GradientCall, work_of
 
 Value = tuple[str, int]
@@ -32,10 +33,7 @@ def check_bodies(programs: Programs, model: Model | None, findings: Findings) ->
     """All bodies of all programs; with a model also against its units and graphs."""
     stages = sum(len(program.stages) for program in programs)
     if model is not None:
-        _check_units(programs, model, findings)
-        if findings:
-            return
-        _check_outputs(model, findings)
+        check_model(programs, model, findings)
         if findings:
             return
     for program in programs:
@@ -46,38 +44,6 @@ def check_bodies(programs: Programs, model: Model | None, findings: Findings) ->
         for body in program.bodies:
             check = _BodyCheck(program, body, stages, model, gives, findings)
             check.run()
-
-
-def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
-    """The stages hold the model's units, all of them, in order, and these have their graphs."""
-    held = {stage: units for program in programs for stage, units in program.stages}
-    there = [unit for stage in sorted(held) for unit in held[stage]]
-    wanted = [unit.name for unit in model.units]
-    if there != wanted:
-        for unit in wanted:
-            if there.count(unit) != 1:
-                count = there.count(unit)
-                findings.add(
-                    "E508", f"the model's unit {unit} stands in {count} stages, not in one"
-                )
-        for unit in sorted(set(there) - set(wanted)):
-            findings.add("E508", f"the model has no unit {unit}")
-        if not findings:
-            findings.add("E508", "the stages do not hold the model's units in order")
-    graphs = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FIW")
-    for name in graphs:
-        if name not in model.graphs:
-            findings.add("E508", f"the model has no graph {name}")
-
-
-def _check_outputs(model: Model, findings: Findings) -> None:
-    """What is sent has memory of its own: else a received slot is reused while it is sent."""
-    names = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FI")
-    for name in names:
-        for value in model.graphs[name].outputs_of("y", "dx"):
-            if value.alias is not None:
-                what = f"the output `{value.name}` of {name} shares the memory of `{value.alias}`"
-                findings.add("E508", f"{what}, which is reused while the output is sent")
 
 
 class _BodyCheck:
@@ -218,11 +184,13 @@ class _BodyCheck:
         is_head = self.final and j == len(self.names) - 1
         if kind == "F":
             labels: tuple[Value, ...] = (("labels", 0),) if is_head else ()
-            return (("h", j), *labels), (("h", j + 1), ("saved", j))
+            saved: tuple[Value, ...] = (("saved", j),) if self._is_called("I", j) else ()
+            return (("h", j), *labels), (("h", j + 1), *saved)
         if kind == "I":
             labels = (("labels", 0),) if self._labels_in_I(call, is_head) else ()
             dx: tuple[Value, ...] = (("dh", j),) if self._dx_in_I(call, j) else ()
-            return (("saved", j), ("dh", j + 1), *labels), (*dx, ("owed", j))
+            owed: tuple[Value, ...] = (("owed", j),) if self._is_called("W", j) else ()
+            return (("saved", j), ("dh", j + 1), *labels), (*dx, *owed)
         return (("owed", j),), ()
 
     def _labels_in_I(self, call: Call, is_head: bool) -> bool:
@@ -273,8 +241,8 @@ class _BodyCheck:
         last = len(self.names)
         for name in self.body.writes:
             if name in ("saved", "owed"):
-                calls = "F" if name == "saved" else "I"
-                left = [j for j in range(last) if self._is_called(calls, j)]
+                reader = "I" if name == "saved" else "W"
+                left = [j for j in range(last) if self._is_called(reader, j)]
                 wanted = {f"{name}.{j}": (name, j) for j in left}
             else:
                 wanted = {name: ("dh", 0) if name == "dx" else ("h", last)}

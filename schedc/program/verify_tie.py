@@ -7,7 +7,7 @@ from schedc.program.program import RankProgram
 from schedc.program.signature import Model
 from schedc.program.verify_columns import Columns, Findings
 from schedc.program.verify_gradients import gradients_of, runs_of
-from schedc.program.work import tie_of
+from schedc.program.work import tied_parameter
 
 
 def check_tie(columns: Columns, model: Model | None, tied: bool, findings: Findings) -> None:
@@ -23,7 +23,7 @@ def check_tie(columns: Columns, model: Model | None, tied: bool, findings: Findi
 
 def _wanted(columns: Columns, model: Model) -> dict[int, tuple[str, int]]:
     """By rank that needs a tie: its unit and the other rank."""
-    tie = tie_of(model.units)
+    tie = tied_parameter(model.units)
     if tie is None:
         return {}
     places = [(p.rank, unit) for p in columns.programs for unit in p.units if unit in tie.places]

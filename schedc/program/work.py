@@ -47,7 +47,7 @@ def work_of(model: Model, units: Iterable[str]) -> StageWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
+class TiedParameter:
     """The parameter ``name`` that two units have, and that is trained: each gives a gradient of it.
 
     ``places`` maps the units, in model order, to its name within each.
@@ -57,7 +57,7 @@ class Tie:
     places: dict[str, str]
 
 
-def tie_of(units: Iterable[Unit]) -> Tie | None:
+def tied_parameter(units: Iterable[Unit]) -> TiedParameter | None:
     """The tied parameter of a model's ``units``; None where none is tied, or it is frozen."""
     places: dict[str, dict[str, str]] = {}
     tied: str | None = None
@@ -66,7 +66,7 @@ def tie_of(units: Iterable[Unit]) -> Tie | None:
             places.setdefault(parameter.name, {})[unit.name] = inner
             if parameter.tied and not parameter.frozen:
                 tied = parameter.name
-    return None if tied is None else Tie(tied, places[tied])
+    return None if tied is None else TiedParameter(tied, places[tied])
 
 
 def shared_names(units: Iterable[Unit]) -> dict[str, str]:

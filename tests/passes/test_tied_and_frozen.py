@@ -15,7 +15,7 @@ from schedc.program.body import Call, Reduce
 from schedc.program.instructions import Norm, Send, Tie, WaitTie
 from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model
-from schedc.program.work import gradient_calls, shared_names, tie_of, work_of
+from schedc.program.work import gradient_calls, shared_names, tied_parameter, work_of
 from schedc.runtime.transports.virtual import run_virtual
 from schedc.simulate.order import simulate_order
 from tests.passes.cases import COSTS, legal_order, llama, runs, schedule
@@ -88,13 +88,13 @@ def test_the_heads_last_gradient_may_come_after_the_embeddings() -> None:
 
 def test_who_has_what() -> None:
     model = tied_model(4)
-    found = tie_of(model.units)
+    found = tied_parameter(model.units)
     assert found is not None
     assert found.name == "table"
     assert found.places == {"embedding": "table", "head": "weight"}
     assert shared_names(model.units) == {"table": "embedding"}
     assert shared_names(model.units[1:]) == {}
-    assert tie_of(abstract_model(4)[0].units) is None
+    assert tied_parameter(abstract_model(4)[0].units) is None
 
 
 FROZEN = {
