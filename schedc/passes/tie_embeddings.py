@@ -35,8 +35,8 @@ def tie_embeddings(programs: Programs, model: Model) -> Programs:
     at the end, after the tie.
 
     The tie stands behind all messages and reductions of its rank, so that it holds up none of them
-    where a rank's communication shares one queue. Nothing is lost by it: the embedding's last W
-    ends its rank's stream.
+    where a rank's communication shares one queue. Little is lost by it: the embedding's last W is
+    among the last operations of a step.
 
     Contract: no program ties yet; gradients are reduced where there are replicas.
 

@@ -7,8 +7,10 @@ AdamW whose two copies never differ in a bit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,6 +19,8 @@ from transformers import LlamaForCausalLM
 from schedc.program.instructions import CODE, Code
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import RunResult, run_threads
+from schedc.runtime.transports.interface import Hang
+from schedc.runtime.verdict import Describer, Report, Status
 from schedc.runtime.weights import initialise, write_checkpoint
 from tests.runtime.builds import Shape, artifact_of, run_oracle, write_data
 from tests.runtime.parity import CLIP, LR, SEED, STEPS, assert_equal_to_oracle, trained
@@ -133,6 +137,26 @@ def test_copies_never_differ_under_adamw(shape: Shape, tmp_path: Path) -> None:
     assert result.grad_norms == pytest.approx(oracle.norms, rel=1e-5)
     table, expected = result.parameters[TABLE], oracle.parameters[TABLE]
     torch.testing.assert_close(table, expected, rtol=0, atol=1e-5)
+
+
+def test_who_waits_for_a_tie_is_told_with_its_peer(tmp_path: Path) -> None:
+    """A rank whose program lacks the tie leaves the other waiting: named, by threads and report."""
+    artifact = artifact_of(Shape("one_f_one_b", 3, 2, dp=2, tied=True))
+    mesh, (first, middle, last) = artifact.manifest.mesh, artifact.programs
+    stream = last.stream
+    keep = ~np.isin(stream.table[:, CODE], (Code.TIE, Code.WAIT_TIE))
+    lacking = replace(last, stream=replace(stream, table=stream.table[keep]))
+    data = write_data(tmp_path / "data.safetensors", 8, 1)
+    config = RunConfig(steps=1, data=(data,))
+    with pytest.raises(Hang) as caught:
+        run_threads(replace(artifact, programs=(first, middle, lacking)), config, verify=False)
+    assert "rank 0 waits for the tie of ranks (0, 4)" in str(caught.value)
+    assert "rank 1 waits for the tie of ranks (1, 5)" in str(caught.value)
+
+    row = int((first.stream.table[:, CODE] == Code.WAIT_TIE).nonzero()[0][0])
+    status = Status("here", 0, "", 1, "trains", 3, row, 9.0, "")
+    told = Describer(artifact.programs, mesh, {})([Report(1, status, True, "there")], 0)
+    assert "wait tie   with rank 5" in told
 
 
 @pytest.mark.parametrize("with_head", [False, True])
