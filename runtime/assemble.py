@@ -12,11 +12,15 @@ from schedc.runtime.transports.interface import Control
 from schedc.runtime.weights import DTYPES
 
 
-def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def assemble(
+    control: Control, manifest: Manifest, mine: Mapping[str, Tensor], *, gradients: bool = False
+) -> dict[str, Tensor]:
     """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
 
-    ``mine`` holds this rank's by parameter name, on any device; the result is on the CPU. Every
-    rank calls this; the first replica of each stage sends, one tensor after another.
+    ``mine`` holds this rank's by parameter name, on any device; with ``gradients`` there are none
+    of frozen ones. The result is on the CPU. Every rank calls this; the first replica of each stage
+    sends, one tensor after another. Of a tied parameter the first place sends: both have equal
+    bits.
     """
     whole: dict[str, Tensor] = {}
     owners = {
@@ -27,6 +31,8 @@ def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -
     for unit in manifest.units:
         owner = owners[unit.name]
         for _, parameter in unit.parameters:
+            if parameter.tied or (gradients and parameter.frozen):
+                continue
             if control.rank == 0 and owner == 0:
                 whole[parameter.name] = on_cpu(mine[parameter.name])
             elif control.rank == 0:

@@ -10,6 +10,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.program.artifact import Artifact
+from schedc.program.program import tied_ranks
 from schedc.runtime.environment import Environment
 from schedc.runtime.transports.gloo import GlooTransport
 from schedc.runtime.transports.interface import Endpoint
@@ -60,7 +61,7 @@ def connect(
     """
     environment.prefer_loopback()
     patience = timedelta(seconds=2 * timeout + 60)
-    mesh = artifact.manifest.mesh
+    mesh, tied = artifact.manifest.mesh, tied_ranks(artifact.programs)
     try:
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -72,9 +73,9 @@ def connect(
             timeout=max(patience, timedelta(seconds=PATIENCE)),
         )
         if device.type == "cpu":
-            return GlooTransport(mesh, patience)
+            return GlooTransport(mesh, patience, tied)
         queues = {queue for program in artifact.programs for queue in program.queues}
-        return NcclTransport(mesh, queues, device, patience)
+        return NcclTransport(mesh, queues, device, patience, tied)
     except RuntimeError as error:
         if lost_peer(error):
             raise

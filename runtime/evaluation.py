@@ -80,6 +80,7 @@ class Evaluator:
             rank.transport,
             rank.optimizer,
             Share(self.batches, rows, rank.device),
+            {},
         )
         monitor = make_monitor(self.program, rank.device)
         return machine, Executor(self.program, rank.transport, machine, monitor)

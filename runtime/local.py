@@ -69,7 +69,8 @@ def run_threads(artifact: Artifact, config: RunConfig, *, verify: bool = True) -
         evaluator = Evaluator(rank, open_evaluation(manifest, config)) if config.eval_data else None
         evaluate = evaluator.evaluate if evaluator is not None else None
         gradients = train(rank, config, (histories[number],), True, evaluate)
-        whole[0].update(assemble(transport, manifest, gradients) if config.steps else {})
+        if config.steps:
+            whole[0].update(assemble(transport, manifest, gradients, gradients=True))
         whole[1].update(assemble(transport, manifest, rank.parameters()))
 
     run_in_threads(hub, world, run)

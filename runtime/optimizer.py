@@ -26,17 +26,18 @@ class OptimizerSettings:
 
 
 class Optimizer:
-    """Updates the parameters of ``states`` in place."""
+    """Updates the parameters of ``states`` in place; frozen ones have no part in it."""
 
     def __init__(self, states: Sequence[UnitState], settings: OptimizerSettings) -> None:
         self.clip = settings.clip
+        states = [state for state in states if state.flat_parameters.numel()]
         self._gradients = [state.flat_gradients for state in states]
         parameters: list[torch.nn.Parameter] = []
         for state in states:
             parameter = torch.nn.Parameter(state.flat_parameters)
             parameter.grad = state.flat_gradients
             parameters.append(parameter)
-        self._torch = _make(parameters, settings)
+        self._torch = _make(parameters, settings) if parameters else None
 
     def step(self, rate: float, norm: float) -> None:
         """One step at learning rate ``rate``; ``norm`` is the global norm of the gradients.
@@ -44,6 +45,8 @@ class Optimizer:
         Clips as ``torch.nn.utils.clip_grad_norm_`` does. Leaves inference mode: state that torch
         makes here has to live outside of it.
         """
+        if self._torch is None:
+            return
         with torch.inference_mode(False), torch.no_grad():
             if self.clip > 0:
                 scale = self.clip / (norm + 1e-6)
@@ -58,7 +61,7 @@ class Optimizer:
         """The moments that the optimizer keeps; none before the first step."""
         return [
             value
-            for values in self._torch.state.values()
+            for values in (self._torch.state.values() if self._torch is not None else ())
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ]

@@ -1,51 +1,66 @@
 """Parameters and gradients of one unit, each kind in one flat fp32 tensor.
 
-Flat, because a reduction, the norm, clipping and the optimizer then take one call a unit.
+Flat, because a reduction, the norm, clipping and the optimizer then take one call a unit. Frozen
+parameters lie apart: they have no gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from schedc.program.flat import ROW, flat_layouts
 from schedc.program.signature import Unit
 
 CPU = torch.device("cpu")
 
-ALIGNMENT = 16
-"""Elements: every parameter begins at a multiple of 64 bytes."""
-
-ROW = 1024
-"""Elements: flat tensors are whole rows of these. The padding is zero and stays so."""
-
 
 class UnitState:
-    """A unit's parameters and gradients as views of ``flat_parameters`` and ``flat_gradients``.
+    """A unit's parameters and gradients, by name within the unit.
 
-    Both live on ``device``; ``values``, by parameter name, may be elsewhere.
+    They are views: of ``flat_parameters`` and ``flat_gradients`` those that are trained, of
+    ``flat_frozen`` those that are not, which have no gradient. All live on ``device``; ``values``,
+    by parameter name, may be elsewhere. What a unit of ``earlier``, the rank's units before this
+    one, has too (the tied embedding) is that unit's: one storage, one gradient.
+    ``counted_gradients`` are those that the norm counts here.
     """
 
     def __init__(
-        self, unit: Unit, values: Mapping[str, Tensor], device: torch.device = CPU
+        self,
+        unit: Unit,
+        values: Mapping[str, Tensor],
+        earlier: Sequence[UnitState] = (),
+        device: torch.device = CPU,
     ) -> None:
         self.unit = unit
-        starts: dict[str, int] = {}
-        size = 0
-        for name, parameter in unit.parameters:
-            starts[name] = size
-            size += -(-math.prod(parameter.shape) // ALIGNMENT) * ALIGNMENT
-        size = -(-size // ROW) * ROW
-        self.flat_parameters = torch.zeros(size, device=device)
-        self.flat_gradients = torch.zeros(size, device=device)
+        layout = flat_layouts([*(state.unit for state in earlier), unit])[unit.name]
+        self.flat_parameters = torch.zeros(layout.size, device=device)
+        self.flat_frozen = torch.zeros(layout.frozen_size, device=device)
+        self.flat_gradients = torch.zeros(layout.size, device=device)
+        self.counted_gradients = self.flat_gradients[: layout.counted]
         self.parameters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
+
+        def view(flat: Tensor, start: int, shape: tuple[int, ...]) -> Tensor:
+            return flat[start : start + math.prod(shape)].view(shape)
+
         for name, parameter in unit.parameters:
-            part = 0, starts[name], math.prod(parameter.shape)
-            self.parameters[name] = self.flat_parameters.narrow(*part).view(parameter.shape)
-            self.gradients[name] = self.flat_gradients.narrow(*part).view(parameter.shape)
+            shape = parameter.shape
+            if name in layout.trained:
+                self.parameters[name] = view(self.flat_parameters, layout.trained[name], shape)
+                self.gradients[name] = view(self.flat_gradients, layout.trained[name], shape)
+            elif name in layout.frozen:
+                self.parameters[name] = view(self.flat_frozen, layout.frozen[name], shape)
+            else:
+                owner = next(state for state in earlier if parameter.name in state.names)
+                inner = owner.names[parameter.name]
+                self.parameters[name] = owner.parameters[inner]
+                if inner in owner.gradients:
+                    self.gradients[name] = owner.gradients[inner]
+                continue
             self.parameters[name].copy_(values[parameter.name])
 
     @property

@@ -25,14 +25,15 @@ class GlooTransport(GlooControl):
 
     device = torch.device("cpu")
 
-    def __init__(self, mesh: Mesh, timeout: timedelta) -> None:
+    def __init__(self, mesh: Mesh, timeout: timedelta, tied: tuple[int, ...] = ()) -> None:
+        """``tied`` are the two pipeline ranks between which a gradient is tied, if there are."""
         super().__init__()
 
         def new(ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
             group = dist.new_group(list(ranks), timeout=timeout, backend="gloo")
             return group if isinstance(group, dist.ProcessGroup) else None
 
-        self._groups = make_groups(mesh, self.rank, new)
+        self._groups = make_groups(mesh, self.rank, new, tied)
 
     def post_send(self, link: Link, payload: Tensor) -> Work:
         group = self._groups.queues[link.queue.kind]
@@ -51,5 +52,11 @@ class GlooTransport(GlooControl):
         if group is None:
             return DONE
         work = dist.all_reduce(payload, group=group, async_op=True)
+        assert work is not None
+        return work
+
+    def post_tie(self, payload: Tensor, peer: int) -> Work:
+        assert self._groups.tie is not None, "the group of a tie is made at once"
+        work = dist.all_reduce(payload, group=self._groups.tie, async_op=True)
         assert work is not None
         return work

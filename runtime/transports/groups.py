@@ -23,18 +23,22 @@ NewGroup = Callable[[tuple[int, ...]], ProcessGroup | None]
 class Groups:
     """One rank's communicators, by kind of queue and by the axes of a sum; None: a group of one.
 
+    ``tie`` is that of the two pipeline ranks that tie a gradient, where this rank is one of them.
+
     ``made`` are the distinct ones in the order in which they were made, with their ranks.
     """
 
     queues: dict[str, ProcessGroup]
     sums: dict[tuple[str, ...], ProcessGroup | None]
+    tie: ProcessGroup | None
     made: tuple[tuple[tuple[int, ...], ProcessGroup], ...]
 
 
-def make_groups(mesh: Mesh, rank: int, new: NewGroup) -> Groups:
+def make_groups(mesh: Mesh, rank: int, new: NewGroup, tied: tuple[int, ...] = ()) -> Groups:
     """All communicators of the world, of which ``rank`` keeps its own.
 
-    The order of the calls depends on the mesh alone. Sums over equal ranks share a communicator;
+    ``tied`` are the two pipeline ranks that tie a gradient, if there are. The order of the calls
+    depends on the mesh and on these alone. Sums over equal ranks share a communicator;
     no message shares one with a sum. Groups of one get none.
     """
     made: list[tuple[tuple[int, ...], ProcessGroup]] = []
@@ -60,4 +64,11 @@ def make_groups(mesh: Mesh, rank: int, new: NewGroup) -> Groups:
                 of_ranks[ranks] = make(ranks)
             if rank in ranks:
                 sums[axes] = of_ranks[ranks]
-    return Groups(queues, sums, tuple(made))
+    tie: ProcessGroup | None = None
+    for pipeline in mesh.groups("pp") if tied else ():
+        ranks = tuple(pipeline[pp] for pp in tied)
+        if ranks not in of_ranks:
+            of_ranks[ranks] = make(ranks)
+        if rank in ranks:
+            tie = of_ranks[ranks]
+    return Groups(queues, sums, tie, tuple(made))

@@ -74,6 +74,13 @@ class Transport(Protocol[P_contra]):
         """
         ...
 
+    def post_tie(self, payload: P_contra, peer: int) -> Work:
+        """Post the sum, in place, over this rank and pipeline rank ``peer`` of its replica.
+
+        Both get equal bits: what is added is two numbers. A program has one at most.
+        """
+        ...
+
 
 class TensorTransport(Transport["Tensor"], Protocol):
     """A transport of tensors. Those of a rank live on its ``device``."""

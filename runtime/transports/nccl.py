@@ -35,13 +35,19 @@ from schedc.runtime.transports.interface import DONE, Link, Work
 
 
 class NcclTransport(GlooControl):
-    """One rank's end. ``queues`` are those of all programs; ``device`` is this rank's GPU.
+    """One rank's end. ``queues`` are those of all programs; ``device`` is this rank's GPU; ``tied``
+    are the two pipeline ranks between which a gradient is tied, if there are.
 
     Communicators are made and connected at once, in an order that is the same on all ranks.
     """
 
     def __init__(
-        self, mesh: Mesh, queues: Iterable[Queue], device: torch.device, timeout: timedelta
+        self,
+        mesh: Mesh,
+        queues: Iterable[Queue],
+        device: torch.device,
+        timeout: timedelta,
+        tied: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.device = device
@@ -52,7 +58,7 @@ class NcclTransport(GlooControl):
             group = dist.new_group(list(ranks), timeout=timeout, backend="nccl", device_id=device)
             return group if isinstance(group, dist.ProcessGroup) else None
 
-        self._groups = make_groups(mesh, self.rank, new)
+        self._groups = make_groups(mesh, self.rank, new, tied)
         self._pp = mesh.coordinates(self.rank)["pp"]
         self._warm_up(queues)
 
@@ -67,6 +73,12 @@ class NcclTransport(GlooControl):
         if group is None:
             return DONE
         work = dist.all_reduce(payload, group=group, async_op=True)
+        assert work is not None
+        return _Posted(work, payload)
+
+    def post_tie(self, payload: Tensor, peer: int) -> Work:
+        assert self._groups.tie is not None, "the group of a tie is made at once"
+        work = dist.all_reduce(payload, group=self._groups.tie, async_op=True)
         assert work is not None
         return _Posted(work, payload)
 

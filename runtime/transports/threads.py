@@ -156,7 +156,8 @@ class ThreadsTransport:
         self.hub = hub
         self.rank = rank
         at = mesh.coordinates(rank)
-        self._pipeline = mesh.rank_at(**(at | {"pp": 0}))
+        self._pipeline_rank = lambda pp: mesh.rank_at(**(at | {"pp": pp}))
+        self._pipeline = self._pipeline_rank(0)
         self._world = tuple(range(mesh.size))
         self._groups = {
             axes: next(group for group in mesh.groups(*axes) if rank in group)
@@ -183,6 +184,12 @@ class ThreadsTransport:
             work.done = True
         else:
             self.hub.meet(group, self._next(group), name, work, payload, _sum_in_place)
+        return work
+
+    def post_tie(self, payload: Tensor, peer: int) -> ThreadWork:
+        group = tuple(sorted((self.rank, self._pipeline_rank(peer))))
+        work = ThreadWork(self.hub, self.rank, lambda: f"the tie of ranks {group}")
+        self.hub.meet(group, self._next(group), "tie", work, payload, _sum_in_place)
         return work
 
     def barrier(self) -> None:
@@ -238,9 +245,9 @@ def _axis_sets() -> list[tuple[str, ...]]:
 
 
 def _sum_in_place(tensors: list[Tensor]) -> None:
-    """Sums in rank order, so that a run repeats bit for bit."""
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
+    """Sums in rank order, so that a run repeats bit for bit; allocates nothing."""
+    total, *others = tensors
+    for tensor in others:
         total += tensor
-    for tensor in tensors:
+    for tensor in others:
         tensor.copy_(total)

@@ -18,7 +18,8 @@ class Plan:
 
     ``model`` is a preset's name or a path. An evaluation reads ``evaluation`` sequences at a time,
     in the order ``evaluation_order``, which has only F. ``layers`` is ``"balanced"``, ``"even"`` or
-    a layout string. ``spans`` holds the place of each key that was written, for later errors.
+    a layout string. ``freeze`` are patterns of names of parameters. ``spans`` holds the place of
+    each key that was written, and that of each pattern under ``freeze PATTERN``, for later errors.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Plan:
     layers: str
     precision: Literal["fp32"]
     optimizer: Optimizer
+    freeze: tuple[str, ...]
     spans: dict[str, Span]
 
     @property

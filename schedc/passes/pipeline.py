@@ -8,6 +8,7 @@ from schedc.passes.bodies import Partition
 from schedc.passes.lower import lower
 from schedc.passes.reduce_gradients import reduce_gradients
 from schedc.passes.reuse_buffers import reuse_buffers
+from schedc.passes.tie_embeddings import tie_embeddings
 from schedc.program.program import Programs
 from schedc.program.signature import Model
 from schedc.program.verify import verify_programs
@@ -18,16 +19,19 @@ def compile_programs(
 ) -> Programs:
     """The programs of all pipeline ranks for a simulated order; ``replicas`` is the size of dp.
 
-    An order of nothing but F gives an evaluation, in which no gradients are reduced.
-
-    The verifier runs after every pass. Raises DiagnosticError where it refuses.
+    An order of nothing but F gives an evaluation, in which nobody sums gradients. Others have no
+    operations with nothing to do (:func:`schedc.passes.drop_idle.drop_idle`). The verifier runs
+    after every pass. Raises DiagnosticError where it refuses.
     """
     order = timeline.order
     label = f"{order.name} #{order_digest(order)}"
     programs = lower(timeline, model, partition, label)
-    verify_programs(programs, model, replicas=1)
-    if replicas > 1 and not order.evaluates:
-        programs = reduce_gradients(programs)
+    verify_programs(programs, model, replicas=1, tied=False)
+    if not order.evaluates:
+        if replicas > 1:
+            programs = reduce_gradients(programs, model)
+            verify_programs(programs, model, replicas, tied=False)
+        programs = tie_embeddings(programs, model)
         verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)
     verify_programs(programs, model, replicas)

@@ -53,6 +53,7 @@ def signature_from_json(text: str) -> Signature:
         flops=_get(fields, "flops", int),
         moved=_get(fields, "moved", int),
         peak=_get(fields, "peak", int),
+        peak_beside=_get(fields, "peak_beside", int),
     )
 
 

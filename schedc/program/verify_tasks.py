@@ -9,6 +9,7 @@ from schedc.program.instructions import BODY, CODE, MICROBATCH, OP, READS, STAGE
 from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model
 from schedc.program.verify_columns import At, Columns, Findings, Ints, task_text
+from schedc.program.work import StageWork, works_of
 
 
 def check_stages(programs: Programs, findings: Findings) -> None:
@@ -39,8 +40,9 @@ def check_stages(programs: Programs, findings: Findings) -> None:
 def check_tasks(columns: Columns, model: Model | None, findings: Findings) -> None:
     """F and (B, or I and W) once for every stage and microbatch, on the stage's rank.
 
-    The last microbatch runs the bodies of the tail where there is one, no other does. Afterwards
-    every task, body and number of operands in the table is in range.
+    The last microbatch runs the bodies of the tail where there is one, no other does. What is left
+    nothing to do, in an evaluation or by the model, is not there; its bodies have been refused
+    already. Afterwards every task, body and number of operands in the table is in range.
     """
     runs = columns.rows(Code.RUN)
     runs = _check_ranges(columns, runs, findings)
@@ -66,25 +68,23 @@ def check_tasks(columns: Columns, model: Model | None, findings: Findings) -> No
         findings.add("E506", f"{task_text(o, s, m)} runs {counts[o, s, m]} times", *where(o, s, m))
     for s, m in np.argwhere(counts[Op.F] == 0).tolist():
         _missing(columns, findings, Op.F, s, m)
-    if columns.evaluates:
-        for o, s, m in np.argwhere(counts[Op.F + 1 :] > 0).tolist():
-            message = "has no place in an evaluation, which has only F"
-            o += Op.F + 1
-            findings.add("E506", f"{task_text(o, s, m)} {message}", *where(o, s, m))
-        return
     both = (counts[Op.B] > 0) & ((counts[Op.I] > 0) | (counts[Op.W] > 0))
     for s, m in np.argwhere(both).tolist():
         message = "has both B and I or W"
         at = (*where(Op.B, s, m), *where(Op.I, s, m), *where(Op.W, s, m))
         findings.add("E506", f"stage {s}, microbatch {m} {message}", *at)
-    neither = (counts[Op.B] == 0) & (counts[Op.I] == 0) & (counts[Op.W] == 0)
+    works: dict[int, StageWork] = {}
+    for program in columns.programs:
+        works |= works_of(program, model)
+    has_I, has_W = (np.array([[works[s].has(op)] for s in range(stages)]) for op in (Op.I, Op.W))
+    neither = has_I & (counts[Op.B] == 0) & (counts[Op.I] == 0) & (counts[Op.W] == 0)
     for s, m in np.argwhere(neither).tolist():
         findings.add(
             "E506",
             f"stage {s}, microbatch {m} has no backward (B, or I and W) on {_rank(columns, s)}",
         )
-    for op_, other in ((Op.I, Op.W), (Op.W, Op.I)):
-        for s, m in np.argwhere((counts[op_] == 0) & (counts[other] > 0)).tolist():
+    for op_, other, wanted in ((Op.I, Op.W, has_I), (Op.W, Op.I, has_W)):
+        for s, m in np.argwhere(wanted & (counts[op_] == 0) & (counts[other] > 0)).tolist():
             _missing(columns, findings, op_, s, m, *where(other, s, m))
 
 

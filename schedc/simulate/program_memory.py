@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from schedc.program.flat import flat_layouts
 from schedc.program.instructions import BODY, CODE, READS, WRITES, Code
 from schedc.program.program import BufferKind, Programs, RankProgram
 from schedc.program.signature import DTYPE_BYTES, Signature, Unit
@@ -30,10 +30,6 @@ CATEGORY: dict[BufferKind, str] = {
     "labels": "data",
     "loss": "data",
 }
-ALIGNMENT, ROW = 16, 1024
-"""Elements: a unit's parameters lie in one flat tensor of whole rows, each parameter aligned in it
-(``schedc.runtime.unit_state``)."""
-
 SLOTS = ("saved", "owed", "produced", "data")
 RECEIVED = ("x", "dy")
 
@@ -64,9 +60,10 @@ def memory_of(
 
     The model, as the runtime does it:
 
-    * A unit's parameters and fp32 gradients are flat tensors of one length; ``optimizer`` keeps 2
-      (``adamw``) or 0 (``sgd``) more of these, and an fp32 copy of parameters of another type. The
-      fused optimizers, clipping and the norm allocate nothing, reductions sum in place.
+    * A unit's parameters and fp32 gradients are flat tensors of one length
+      (:mod:`schedc.program.flat`); ``optimizer`` keeps 2 (``adamw``) or 0 (``sgd``) more of these,
+      and an fp32 copy of parameters of another type. Frozen parameters have none of it. The
+      fused optimizers, clipping and the norm allocate nothing, reductions and ties sum in place.
     * One pair of rotary tables on each rank.
     * Receive buffers, one a slot, stay from step to step. All other slots hold their bytes from the
       instruction that writes them until after the last that reads them; a run takes over what it
@@ -89,26 +86,18 @@ def _persistent(
     """Bytes that stay through the step, by category."""
     own = [units[name] for name in program.units]
     dtypes = {parameter.dtype for unit in own for _, parameter in unit.parameters}
-    numbers = sum(_flat(unit) for unit in own)
+    layouts = flat_layouts(own).values()
+    numbers = sum(layout.size for layout in layouts)
+    frozen = sum(layout.frozen_size for layout in layouts)
     masters = any(dtype != "fp32" for dtype in dtypes)
     tables = [v for graph in signatures.values() for v in graph.outputs_of("cos", "sin")]
     return {
-        "parameters": numbers * max((DTYPE_BYTES[dtype] for dtype in dtypes), default=4),
+        "parameters": (numbers + frozen) * max((DTYPE_BYTES[dtype] for dtype in dtypes), default=4),
         "gradients": 4 * numbers,
         "optimizer": 4 * numbers * (MOMENTS[how] + masters),
         "rotary": sum(value.bytes for value in tables),
         "received": sum(b.bytes * b.slots for b in program.buffers if b.kind in RECEIVED),
     }
-
-
-def _flat(unit: Unit) -> int:
-    """The length of the unit's flat tensors."""
-    sizes = [math.prod(parameter.shape) for _, parameter in unit.parameters]
-    return _up(sum(_up(size, ALIGNMENT) for size in sizes), ROW)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 def _profile(
@@ -151,6 +140,7 @@ def _changes_of_slots(program: RankProgram) -> Bytes:
 def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
     """For each instruction, what it adds at its highest to what was alive before it."""
     stream = program.stream
+    units = {stage: len(names) for stage, names in program.stages}
     received = {buffer.name for buffer in program.buffers if buffer.kind in RECEIVED}
     rises = np.zeros(len(stream), dtype=np.int64)
     runs = np.flatnonzero(stream.table[:, CODE] == Code.RUN)
@@ -167,7 +157,8 @@ def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
                 if operand.last and operand.buffer not in received
             )
             if (body, owned) not in by_owned:
-                by_owned[body, owned] = rise_of(program.bodies[body], owned, signatures)
+                its = program.bodies[body]
+                by_owned[body, owned] = rise_of(its, units[its.stage], owned, signatures)
             rise = found[body, reads] = by_owned[body, owned]
         rises[row] = rise
     return rises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,11 +15,12 @@ from torch import Tensor
 from transformers import LlamaConfig as OracleConfig
 from transformers import LlamaForCausalLM
 
-from schedc.graph.build import build_model
+from schedc.graph.build import build_model, parameter_names
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
 from schedc.model.config import PRESETS
+from schedc.passes.drop_idle import drop_idle
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
 from schedc.program.manifest import Manifest
@@ -44,6 +46,9 @@ class Shape:
     microbatch: int = MICROBATCH
     tail: int = 0  # the size of the last microbatch, where it is smaller
     evaluation_microbatches: int = 2
+    tied: bool = False
+    freeze: tuple[str, ...] = ()
+    model: str = "plain"
 
     @property
     def batch(self) -> int:
@@ -52,10 +57,31 @@ class Shape:
         )
 
 
+MODELS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "biased": {"attention_bias": True, "mlp_bias": True, "head_dim": 32},
+}
+"""What differs from ``llama-test``."""
+
+
 @cache
-def model_of(layers: int, microbatch: int = MICROBATCH, tail: int = 0) -> Model:
-    config = replace(PRESETS["llama-test"], num_hidden_layers=layers)
-    return build_model(config, microbatch, SEQUENCE, tail=tail)
+def model_of(
+    layers: int,
+    microbatch: int = MICROBATCH,
+    tail: int = 0,
+    tied: bool = False,
+    freeze: tuple[str, ...] = (),
+    model: str = "plain",
+) -> Model:
+    config = replace(
+        PRESETS["llama-test"],
+        num_hidden_layers=layers,
+        tie_word_embeddings=tied,
+        **MODELS[model],  # type: ignore[arg-type]
+    )
+    names = parameter_names(config)
+    frozen = frozenset(n for pattern in freeze for n in fnmatch.filter(names, pattern))
+    return build_model(config, microbatch, SEQUENCE, tail=tail, frozen=frozen)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -67,14 +93,16 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers, shape.microbatch, shape.tail)
+    model = model_of(
+        shape.layers, shape.microbatch, shape.tail, shape.tied, shape.freeze, shape.model
+    )
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
     forwards = order_of(shape.schedule, shape.pp, shape.evaluation_microbatches).forwards()
     costs = Costs().of_stages(shape.pp, order.stages)
     programs, evaluation = (
         compile_programs(simulate_order(each, costs), model, partition, shape.dp)
-        for each in (order, forwards)
+        for each in (drop_idle(order, model, partition), forwards)
     )
     manifest = Manifest(
         name="test",
@@ -110,25 +138,28 @@ schedule mixed {                                 # B for even microbatches, I an
 """
 
 V_SHAPED = """
-schedule v_shaped {                              # the model goes down the ranks and up again
+schedule v_shaped {                              # the first and the last stage are on rank 0
     stages 2 * P
     place stage s on rank (s if s < P else 2 * P - 1 - s)
     order on rank r {
         for m in 0..M { F(r, m) }
         for m in 0..M { F(2 * P - 1 - r, m) }
-        for m in 0..M { B(2 * P - 1 - r, m) }
-        for m in 0..M { B(r, m) }
+        for m in 0..M { I(2 * P - 1 - r, m) }
+        for m in 0..M { I(r, m) }
+        for m in 0..M { W(r, m) }
+        for m in 0..M { W(2 * P - 1 - r, m) }    # the head's last W follows the embedding's
     }
 }
 """
-OWN = {"mixed": MIXED, "v_shaped": V_SHAPED}
+
+TEXTS = {"mixed": MIXED, "v_shaped": V_SHAPED}
 
 
 @cache
 def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
-    """The order of a bundled schedule, or of one above."""
-    own = OWN.get(schedule)
-    library = load_text(f"{schedule}.sched", own) if own else bundled()
+    """The order of a bundled schedule, or of one of the above."""
+    text = TEXTS.get(schedule)
+    library = load_text(f"{schedule}.sched", text) if text is not None else bundled()
     return instantiate(library, schedule, ranks, microbatches, {}).order
 
 
@@ -165,12 +196,17 @@ def run_oracle(
     lr: float,
     clip: float,
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    frozen: frozenset[str] = frozenset(),
 ) -> Oracle:
     """Transformers' Llama on whole batches: sum of token losses over the number of valid labels."""
     model = LlamaForCausalLM(OracleConfig(**config, attn_implementation="sdpa"))  # pyright: ignore
-    model.load_state_dict(parameters)
+    missing, unexpected = model.load_state_dict(parameters, strict=False)
+    assert not unexpected
+    assert missing == (["lm_head.weight"] if config["tie_word_embeddings"] else [])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
     make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=lr))
-    updates = make(model.parameters())
+    updates = make([p for p in model.parameters() if p.requires_grad])
     oracle = Oracle([], [], {}, {})
     for step in range(steps):
         ids, labels = (
@@ -185,7 +221,8 @@ def run_oracle(
         loss = total / (targets != -100).sum()
         loss.backward()
         if step == 0:
-            oracle.gradients.update({n: p.grad.clone() for n, p in model.named_parameters()})  # pyright: ignore
+            graded = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+            oracle.gradients.update({n: gradient.clone() for n, gradient in graded.items()})
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip else 1e30)
         updates.step()
         oracle.losses.append(loss.item())

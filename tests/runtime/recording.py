@@ -1,8 +1,7 @@
 """A fake of ``torch.distributed`` and of a GPU: every rank runs alone, and its calls are recorded.
 
-Tensors are fake ones on a device that does not exist: they have no memory, but an operation that
-mixes them with tensors of the CPU is refused, as on a GPU. (A torch built for CPUs does not let one
-fake ``cuda`` itself.) Nothing is sent, and every wait returns at once.
+The GPU is torch's device without memory, ``meta``; operations that mix its tensors with those of
+the CPU are refused, as on a GPU. Nothing is sent, and every wait returns at once.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from schedc.program.artifact import Artifact
 from schedc.runtime.config import RunConfig
@@ -30,8 +29,7 @@ from schedc.runtime.transports.interface import Link, Work
 from schedc.runtime.transports.nccl import NcclTransport
 from tests.runtime.builds import Shape, artifact_of
 
-_setup_privateuseone_for_python_backend("fakegpu")
-DEVICE = torch.device("fakegpu", 0)
+DEVICE = torch.device("meta")
 
 
 @dataclass(frozen=True)
@@ -223,6 +221,30 @@ class _Rows:
         return self.array
 
 
+class MixedDevices(Exception):
+    """An operation has tensors of the CPU and of the GPU."""
+
+
+class _Gpu(TorchDispatchMode):
+    """Refuses what a GPU would. Numbers may come from the CPU; copies go both ways."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        devices = {t.device for t in tensors if t.device == DEVICE or t.dim() > 0}
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+            return torch.zeros(args[0].shape, dtype=args[0].dtype)
+        if len(devices) > 1 and func is not torch.ops.aten.copy_.default:
+            raise MixedDevices(f"{func}: {[tuple(t.shape) for t in tensors]}")
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def fake_gpu(recording: Recording, world: int) -> Iterator[_Distributed]:
     """Within it, this thread is a rank of ``world`` with a GPU."""
@@ -235,10 +257,10 @@ def fake_gpu(recording: Recording, world: int) -> Iterator[_Distributed]:
         recording.calls.append(Read())
         return [1.0] * tensor.numel()
 
-    make = torch.tensor  # which asks for memory of the device, past the mode
+    adamw = torch.optim.AdamW
 
-    def tensor(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return make(data, dtype=dtype).to(device)
+    def unfused(parameters: list[Tensor], fused: bool, **numbers: Any) -> torch.optim.Optimizer:
+        return adamw(parameters, foreach=False, **numbers)  # no fused kernels without memory
 
     fake = _Distributed(recording, world)
     calls = ("get_rank", "get_world_size", "new_group", "isend", "irecv", "all_reduce")
@@ -249,11 +271,11 @@ def fake_gpu(recording: Recording, world: int) -> Iterator[_Distributed]:
             torch.cuda, "synchronize", lambda device: recording.calls.append(Synchronize())
         ),
         patch.object(torch.cuda, "Event", _Event),
-        patch.object(torch, "tensor", tensor),
+        patch.object(torch.optim, "AdamW", unfused),
         patch.object(Tensor, "item", read),
         patch.object(Tensor, "tolist", read_all),
         patch("schedc.runtime.share.Share._on_device", to_device),
-        FakeTensorMode(),
+        _Gpu(),
     ):
         yield fake
 

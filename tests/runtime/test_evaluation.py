@@ -36,7 +36,7 @@ def eval_data(folder: Path, rows: int) -> Path:
 def oracle_loss(shape: Shape, parameters: dict[str, Tensor], data: Path) -> tuple[float, int]:
     """The mean over all valid labels of the file, and their number."""
     model = LlamaForCausalLM(LlamaConfig(**artifact_of(shape).manifest.config))  # pyright: ignore
-    model.load_state_dict(parameters)
+    model.load_state_dict(parameters, strict=not model.config.tie_word_embeddings)
     rows = load_file(data)
     with torch.no_grad():
         logits = model(input_ids=rows["input_ids"]).logits[:, :-1].flatten(0, 1)
@@ -59,6 +59,7 @@ def run(shape: Shape, folder: Path, evaluated: Path | None, every: int = 1) -> R
         (Shape("zb_h1", 2, 3, dp=2, evaluation_microbatches=4), 5),  # a replica without any data
         (Shape("interleaved", 2, 2, evaluation_microbatches=3), 6),
         (Shape("gpipe", 1, 2, microbatch=3, tail=1, evaluation_microbatches=1), 4),
+        (Shape("zb_h1", 2, 3, tied=True, freeze=("model.layers.0.*",)), 6),
     ],
     ids=lambda value: value.schedule if isinstance(value, Shape) else str(value),
 )
@@ -72,8 +73,7 @@ def test_an_evaluation_is_one_process_and_changes_nothing(
         assert [record.eval_loss for record in rank] == [
             record.eval_loss for record in result.evaluations[0]
         ]
-    units = artifact_of(shape).manifest.units
-    before = initialise([p for unit in units for _, p in unit.parameters], SEED)
+    before = initialise(artifact_of(shape).model.parameters, SEED)
     for record, parameters in (
         (result.evaluations[0][0], before),
         (result.evaluations[0][-1], result.parameters),
@@ -121,8 +121,7 @@ def test_a_checkpoint_is_evaluated_without_training(tmp_path: Path) -> None:
         "--eval-every", "1", "--metrics", tmp_path / "metrics.jsonl",
     )  # fmt: skip
     assert done.code == 0, done.err
-    units = artifact_of(shape).manifest.units
-    parameters = initialise([p for unit in units for _, p in unit.parameters], SEED)
+    parameters = initialise(artifact_of(shape).model.parameters, SEED)
     loss, valid = oracle_loss(shape, parameters, data)
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (line["step"], line["eval_labels"]) == (0, valid)

@@ -20,14 +20,25 @@ pytestmark = pytest.mark.gloo
 
 NCCL = Path(__file__).with_name("nccl_over_gloo.py")
 RUNS = [
-    pytest.param(Shape("zb_h1", 2, 3, dp=2, layers=7), EXEC, id="zb_h1-2x2"),
-    pytest.param(Shape("interleaved", 2, 3, tail=1), EXEC, id="interleaved-2x1"),
-    pytest.param(Shape("one_f_one_b", 4, 3), EXEC, id="one_f_one_b-4x1"),
-    pytest.param(Shape("zb_h1", 2, 3, dp=2, layers=7), NCCL, id="zb_h1-2x2-nccl"),
+    (Shape("zb_h1", 2, 3, dp=2, layers=7), EXEC),
+    (Shape("interleaved", 2, 3, tail=1), EXEC),
+    (Shape("one_f_one_b", 4, 3), EXEC),
+    (Shape("zb_h1", 2, 3, dp=2, tied=True), EXEC),
+    (Shape("one_f_one_b", 3, 3, tied=True, freeze=("model.layers.0.*",)), EXEC),
+    (Shape("zb_h1", 2, 3, freeze=("model.embed_tokens.*", "model.layers.[01].*")), EXEC),
+    (Shape("zb_h1", 2, 3, dp=2, layers=7), NCCL),
+    (Shape("one_f_one_b", 3, 3, tied=True), NCCL),
 ]
 
 
-@pytest.mark.parametrize(("shape", "script"), RUNS)
+def name_of(run: Shape | Path) -> str:
+    if isinstance(run, Path):
+        return run.stem
+    more = f"{'-tied' * run.tied}{'-frozen' * bool(run.freeze)}{'-tail' * bool(run.tail)}"
+    return f"{run.schedule}-{run.pp}x{run.dp}{more}"
+
+
+@pytest.mark.parametrize(("shape", "script"), RUNS, ids=name_of)
 def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) -> None:
     artifact = artifact_of(shape)
     build = tmp_path / "a build"
@@ -44,10 +55,10 @@ def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) ->
         "--export", files["export"], script=script,
     )  # fmt: skip
     assert done.code == 0, done.err
-    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    parameters = artifact.model.parameters
     oracle = run_oracle(
         artifact.manifest.config, initialise(parameters, 3), load_file(data), shape.batch, 3,
-        0.1, 0.5,
+        0.1, 0.5, frozen=frozenset(p.name for p in parameters if p.frozen),
     )  # fmt: skip
 
     def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -56,6 +67,7 @@ def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) ->
     gradients = load_file(files["gradients.safetensors"])
     exported = LlamaForCausalLM.from_pretrained(files["export"]).state_dict()
     assert set(gradients) == set(oracle.gradients)
+    assert set(load_file(files["export"] / "model.safetensors")) == {p.name for p in parameters}
     for name, expected in oracle.gradients.items():
         close(gradients[name], expected)
     for name, expected in oracle.parameters.items():
@@ -68,7 +80,10 @@ def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) ->
         assert line["lr"] == 0.1
         tokens = shape.batch * artifact.manifest.sequence
         assert line["tokens_per_second"] == pytest.approx(tokens / line["step_seconds"])
-    _check_trace(Trace.from_json(files["trace.json"].read_text()), shape)
+    trace = Trace.from_json(files["trace.json"].read_text())
+    assert ("tie" in {other.name for other in trace.others}) == shape.tied
+    if not shape.freeze:
+        _check_trace(trace, shape)
 
 
 def _check_trace(trace: Trace, shape: Shape) -> None:
