@@ -141,8 +141,8 @@ class _Rank:
         add(Code.NORM)
         add(Code.REPORT, reads=tuple(self.losses))
         add(Code.WAIT_NORM)
-        add(Code.STEP)
         add(Code.WAIT_REPORT)
+        add(Code.STEP)
         return self.builder.build()
 
     def _place(self, span: int) -> str:

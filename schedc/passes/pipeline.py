@@ -14,9 +14,15 @@ from schedc.program.verify import verify_programs
 
 
 def compile_programs(
-    timeline: Timeline, model: Model, partition: Partition, replicas: int = 1
+    timeline: Timeline,
+    model: Model,
+    partition: Partition,
+    replicas: int = 1,
+    reduce: str = "fp32",
 ) -> Programs:
-    """The programs of all pipeline ranks for a simulated order; ``replicas`` is the size of dp.
+    """The programs of all pipeline ranks for a simulated order.
+
+    ``replicas`` is the size of dp, ``reduce`` the dtype in which gradients are summed over it.
 
     The verifier runs after every pass. Raises DiagnosticError where it refuses.
     """
@@ -25,7 +31,7 @@ def compile_programs(
     programs = lower(timeline, model, partition, label)
     verify_programs(programs, model, replicas=1)
     if replicas > 1:
-        programs = reduce_gradients(programs)
+        programs = reduce_gradients(programs, reduce)
         verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)
     verify_programs(programs, model, replicas)

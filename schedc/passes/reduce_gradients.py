@@ -24,10 +24,11 @@ from schedc.program.instructions import (
 from schedc.program.program import Programs, RankProgram
 
 
-def reduce_gradients(programs: Programs) -> Programs:
+def reduce_gradients(programs: Programs, dtype: str = "fp32") -> Programs:
     """Programs whose replicas agree on their gradients before the norm is taken.
 
-    Contract: no program reduces yet. The mesh has more than one replica.
+    Contract: no program reduces yet. The mesh has more than one replica. ``dtype`` is what the sums
+    are taken in.
 
     Pseudocode::
 
@@ -35,10 +36,10 @@ def reduce_gradients(programs: Programs) -> Programs:
             that starts a reduction after each unit's weight gradients
         before norm: wait for every unit's reduction, in the order in which they were started
     """
-    return tuple(_reduce(program) for program in programs)
+    return tuple(_reduce(program, dtype) for program in programs)
 
 
-def _reduce(program: RankProgram) -> RankProgram:
+def _reduce(program: RankProgram, dtype: str) -> RankProgram:
     table = program.stream.table.copy()
     bodies = list(program.bodies)
     is_run = table[:, CODE] == Code.RUN
@@ -49,7 +50,7 @@ def _reduce(program: RankProgram) -> RankProgram:
     )
     started: list[str] = []
     for row in last_rows:
-        body = _reducing(bodies[int(table[row, BODY])])
+        body = _reducing(bodies[int(table[row, BODY])], dtype)
         table[row, BODY] = len(bodies)
         bodies.append(body)
         started += [step.unit for step in body.steps if isinstance(step, Reduce)]
@@ -67,13 +68,13 @@ def _drop_unused(table: Table, bodies: list[Body]) -> tuple[Table, list[Body]]:
     return table, [bodies[i] for i in used]
 
 
-def _reducing(body: Body) -> Body:
+def _reducing(body: Body, dtype: str) -> Body:
     """The variant of a W or B body that also starts the reductions."""
     steps: list[Step] = []
     for step in body.steps:
         steps.append(step)
         if isinstance(step, Call) and step.graph.endswith(".W"):
-            steps.append(Reduce(step.unit, GRADIENT_AXES))
+            steps.append(Reduce(step.unit, GRADIENT_AXES, dtype))
     return replace(body, last=True, steps=tuple(steps))
 
 

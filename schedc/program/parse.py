@@ -8,7 +8,7 @@ from typing import get_args
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Source, Span
 from schedc.ir.order import Op
-from schedc.program.body import Body, Call, Reduce, Step
+from schedc.program.body import REDUCE_DTYPES, Body, Call, Reduce, Step
 from schedc.program.lines import Line, Refused
 from schedc.program.parse_stream import StreamParser
 from schedc.program.program import Buffer, BufferKind, Queue, RankProgram
@@ -206,11 +206,16 @@ class _Parser:
             graph, unit = line.word(1, "a graph"), line.word(2, "a unit")
             return Call(graph, unit, *_arrow(line, 3))
         unit = line.word(1, "a unit")
-        if len(line.words) == 2:
-            return Reduce(unit, ())
-        line.keyword(2, "over")
-        line.word(3, "the axes to sum over")
-        return Reduce(unit, tuple(line.words[3:]))
+        over, dtype = line.words[2:], "fp32"
+        if "in" in over:
+            at = over.index("in") + 2
+            dtype = line.keyword(at + 1, *REDUCE_DTYPES)
+            line.end(at + 2)
+            over = line.words[2:at]
+        if over:
+            line.keyword(2, "over")
+            line.word(3, "the axes to sum over")
+        return Reduce(unit, tuple(over[1:]), dtype)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused.append(refused.diagnostic)

@@ -13,6 +13,7 @@ import pytest
 
 from schedc.diagnostics import DiagnosticError
 from schedc.ir.mesh import Mesh
+from schedc.ir.precision import Precision
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact, write_artifact
 from schedc.program.manifest import Manifest
 from schedc.program.signature import Parameter, Signature, Unit
@@ -39,7 +40,7 @@ def artifact() -> Artifact:
         batch=12,
         microbatch=2,
         microbatches=3,
-        precision="fp32",
+        precision=Precision("fp32"),
         optimizer="adamw",
         rank_of=(0, 1),
         stages=(("embedding", "layers.0"), ("layers.1", "head")),
