@@ -361,18 +361,19 @@ CATALOGUE: dict[str, Page] = {
     ),
     "E808": Page(
         "a key stands twice",
-        "Each key of a plan and each axis of a mesh may stand once. Delete one.",
+        "Each key of a plan, axis of a mesh and option of a precision may stand once. Delete one.",
         "sequence 128  sequence 256",
     ),
     "E809": Page(
         "an unknown key",
-        "A plan has no such key, or a mesh no such axis (they are dp, pp, cp and tp). Nothing "
-        "unknown is ignored.",
+        "A plan has no such key, a mesh no such axis (they are dp, pp, cp and tp), or a precision "
+        "no such option (bf16 has master and reduce, fp16 those and scale). Nothing unknown is "
+        "ignored.",
         "mesh pp2 = 2",
     ),
     "E810": Page(
         "a plan asks for what is not supported yet",
-        "This version compiles plans with pipeline and data parallelism in fp32. Other keys and "
+        "This version compiles plans with pipeline and data parallelism. Other keys and "
         "values are known, but refused by name rather than ignored.",
         "zero 1",
     ),

@@ -61,7 +61,7 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     config = load_config(_model_path(plan), plan.spans.get("model"))
     _refuse_tied(config, plan.spans.get("model"))
     span = _span(plan, "sequence", "model")
-    model = build_model(config, plan.microbatch, plan.sequence, plan.precision, span=span)
+    model = build_model(config, plan.microbatch, plan.sequence, plan.precision.model, span=span)
     stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
     times = nominal_times(model)
     costs = stage_costs(times, model, stages, plan.mesh.pp)
@@ -69,7 +69,7 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     claims = evaluate_claims(instance, figures(timeline, costs), costs)
     if false := claims_to_diagnostics(claims):
         raise DiagnosticError(false)
-    programs = compile_programs(timeline, model, stages, plan.mesh.dp)
+    programs = compile_programs(timeline, model, stages, plan.mesh.dp, plan.precision.reduce)
     manifest = _manifest(plan, instance, model, timeline, stages, costs)
     trace = predict(manifest, programs, times)
     artifact = Artifact(manifest, programs, model.sources, trace.to_json())

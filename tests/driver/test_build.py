@@ -12,6 +12,7 @@ import pytest
 
 from schedc.driver.build import Build, compile_plan
 from schedc.ir.order import Task
+from schedc.ir.precision import Precision
 from schedc.ir.trace import Trace
 from schedc.model.config import PRESETS
 from schedc.program.artifact import load_artifact, write_artifact
@@ -36,7 +37,7 @@ def test_the_bundled_plan(tiny: Build) -> None:
     assert (manifest.mesh.dp, manifest.mesh.pp, manifest.mesh.size) == (2, 2, 4)
     assert (manifest.sequence, manifest.batch, manifest.microbatch) == (128, 32, 2)
     assert manifest.microbatches == 32 // (2 * 2)
-    assert (manifest.precision, manifest.optimizer) == ("fp32", "adamw")
+    assert (manifest.precision, manifest.optimizer) == (Precision("fp32"), "adamw")
     # Vocabulary 256, hidden 256, MLP 704, kv width 128, 4 layers.
     layer = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 704 * 256 + 2 * 256
     count = sum(p.bytes // 4 for unit in manifest.units for _, p in unit.parameters)

@@ -18,6 +18,7 @@ from schedc.graph.build import build_model
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
+from schedc.ir.precision import Precision
 from schedc.model.config import PRESETS
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
@@ -75,7 +76,7 @@ def artifact_of(shape: Shape) -> Artifact:
         batch=shape.batch,
         microbatch=MICROBATCH,
         microbatches=shape.microbatches,
-        precision="fp32",
+        precision=Precision("fp32"),
         optimizer=shape.optimizer,
         rank_of=order.rank_of,
         stages=partition,
