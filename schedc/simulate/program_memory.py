@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from schedc.program.instructions import BODY, CODE, READS, WRITES, Code
+from schedc.program.body import Reduce
+from schedc.program.instructions import BODY, CODE, READS, REF, WRITES, Code
 from schedc.program.program import BufferKind, Programs, RankProgram
 from schedc.program.signature import DTYPE_BYTES, Signature, Unit
 from schedc.simulate.program_body_memory import rise_of
@@ -30,11 +31,14 @@ CATEGORY: dict[BufferKind, str] = {
     "labels": "data",
     "loss": "data",
 }
+ROUNDED = "rounded"
+"""Copies of gradients while they are summed in another dtype than fp32."""
+
 ALIGNMENT, ROW = 16, 1024
 """Elements: a unit's parameters lie in one flat tensor of whole rows, each parameter aligned in it
 (``schedc.runtime.unit_state``)."""
 
-SLOTS = ("saved", "owed", "produced", "data")
+SLOTS = ("saved", "owed", "produced", "data", ROUNDED)
 RECEIVED = ("x", "dy")
 
 
@@ -44,7 +48,8 @@ class MemoryProfile:
 
     ``peak`` is reached within instruction ``row``. ``at_peak`` says what it consists of:
     ``parameters gradients optimizer rotary received`` stay through the step; ``saved owed produced
-    data`` lie in slots when the instruction begins; ``working`` is what it adds at its highest.
+    data`` lie in slots when the instruction begins; ``rounded`` are copies of gradients that are
+    being summed in a narrower dtype; ``working`` is what it adds at its highest.
     """
 
     peak: int
@@ -66,7 +71,8 @@ def memory_of(
 
     * A unit's parameters and fp32 gradients are flat tensors of one length; ``optimizer`` keeps 2
       (``adamw``) or 0 (``sgd``) more of these, and an fp32 copy of parameters of another type. The
-      fused optimizers, clipping and the norm allocate nothing, reductions sum in place.
+      fused optimizers, clipping and the norm allocate nothing. Reductions sum in place, those in
+      another dtype than fp32 in a copy that lives from their start to the end of their wait.
     * One pair of rotary tables on each rank.
     * Receive buffers, one a slot, stay from step to step. All other slots hold their bytes from the
       instruction that writes them until after the last that reads them; a run takes over what it
@@ -78,7 +84,12 @@ def memory_of(
     """
     by_name = {unit.name: unit for unit in units}
     return tuple(
-        _profile(program, signatures, _persistent(program, signatures, by_name, optimizer))
+        _profile(
+            program,
+            signatures,
+            _persistent(program, signatures, by_name, optimizer),
+            {unit.name: _flat(unit) for unit in units},
+        )
         for program in programs
     )
 
@@ -112,13 +123,18 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _profile(
-    program: RankProgram, signatures: Mapping[str, Signature], persistent: dict[str, int]
+    program: RankProgram,
+    signatures: Mapping[str, Signature],
+    persistent: dict[str, int],
+    numbers: Mapping[str, int],
 ) -> MemoryProfile:
     table = program.stream.table
     change = _changes_of_slots(program)
+    copies = _copies(program, numbers)
+    _add_copies(change[:, SLOTS.index(ROUNDED)], program, copies)
     after = sum(persistent.values()) + np.cumsum(change.sum(axis=1))
     before = after - change.sum(axis=1)
-    highest = np.maximum(np.maximum(before, after), before + _rises(program, signatures))
+    highest = np.maximum(np.maximum(before, after), before + _rises(program, signatures, copies))
     if not len(table):
         stays = sum(persistent.values())
         return MemoryProfile(stays, -1, persistent, highest, after)
@@ -148,7 +164,31 @@ def _changes_of_slots(program: RankProgram) -> Bytes:
     return added[stream.table[:, WRITES]] - freed[stream.table[:, READS]]
 
 
-def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
+def _copies(program: RankProgram, numbers: Mapping[str, int]) -> dict[str, int]:
+    """The bytes of each unit's rounded gradients, for those that are summed rounded."""
+    steps = [step for body in program.bodies for step in body.steps]
+    return {
+        step.unit: numbers[step.unit] * DTYPE_BYTES[step.dtype]
+        for step in steps
+        if isinstance(step, Reduce) and step.dtype != "fp32"
+    }
+
+
+def _add_copies(change: Bytes, program: RankProgram, copies: Mapping[str, int]) -> None:
+    """Add to ``change`` what runs leave in copies, and what waits for reductions free."""
+    table = program.stream.table
+    for index, body in enumerate(program.bodies):
+        made = [copies.get(step.unit, 0) for step in body.steps if isinstance(step, Reduce)]
+        if sum(made):
+            change[(table[:, CODE] == Code.RUN) & (table[:, BODY] == index)] += sum(made)
+    for index, unit in enumerate(program.stream.units):
+        waits = (table[:, CODE] == Code.WAIT_REDUCE) & (table[:, REF] == index)
+        change[waits] -= copies.get(unit, 0)
+
+
+def _rises(
+    program: RankProgram, signatures: Mapping[str, Signature], copies: Mapping[str, int]
+) -> Bytes:
     """For each instruction, what it adds at its highest to what was alive before it."""
     stream = program.stream
     received = {buffer.name for buffer in program.buffers if buffer.kind in RECEIVED}
@@ -167,7 +207,7 @@ def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
                 if operand.last and operand.buffer not in received
             )
             if (body, owned) not in by_owned:
-                by_owned[body, owned] = rise_of(program.bodies[body], owned, signatures)
+                by_owned[body, owned] = rise_of(program.bodies[body], owned, signatures, copies)
             rise = found[body, reads] = by_owned[body, owned]
         rises[row] = rise
     return rises
