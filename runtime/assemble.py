@@ -12,12 +12,15 @@ from schedc.runtime.transports.interface import Control
 from schedc.runtime.weights import DTYPES
 
 
-def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def assemble(
+    control: Control, manifest: Manifest, mine: Mapping[str, Tensor], dtype: str = "fp32"
+) -> dict[str, Tensor]:
     """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
 
-    ``mine`` holds this rank's by parameter name. Every rank calls this; the first replica of each
-    stage sends, one tensor after another.
+    ``mine`` holds this rank's by parameter name; they are rounded to ``dtype``. Every rank calls
+    this; the first replica of each stage sends, one tensor after another.
     """
+    kind = DTYPES[dtype]
     whole: dict[str, Tensor] = {}
     owners = {
         unit: manifest.mesh.rank_at(pp=rank)
@@ -28,11 +31,11 @@ def assemble(control: Control, manifest: Manifest, mine: Mapping[str, Tensor]) -
         owner = owners[unit.name]
         for _, parameter in unit.parameters:
             if control.rank == 0 and owner == 0:
-                whole[parameter.name] = mine[parameter.name].clone()
+                whole[parameter.name] = mine[parameter.name].to(kind, copy=True)
             elif control.rank == 0:
-                tensor = torch.empty(parameter.shape, dtype=DTYPES[parameter.dtype])
+                tensor = torch.empty(parameter.shape, dtype=kind)
                 control.fetch(tensor, owner)
                 whole[parameter.name] = tensor
             elif control.rank == owner:
-                control.fetch(mine[parameter.name], owner)
+                control.fetch(mine[parameter.name].to(kind), owner)
     return whole

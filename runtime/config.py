@@ -8,18 +8,21 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.datasets.tokens import TokenType
 from schedc.runtime.learning_rate import Schedule
+
+ExportType = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """What a run is told beside the compiled plan. Times in seconds; a ``clip`` of 0 is none.
 
-    ``shuffle`` None: texts and token files are shuffled, sequences are not.
+    ``shuffle`` None: texts and token files are shuffled, sequences are not. ``export_dtype`` None:
+    the plan's precision.
     """
 
     steps: int = 100
@@ -30,6 +33,7 @@ class RunConfig:
     seed: int = 0
     init: Path | None = None
     export: Path | None = None
+    export_dtype: ExportType | None = None
     dump_gradients: Path | None = None
     metrics: Path | None = None
     times_out: Path | None = None
@@ -180,6 +184,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "seed": _integer(0),
     "init": _path,
     "export": _path,
+    "export_dtype": _choice(*get_args(ExportType)),
     "dump_gradients": _path,
     "metrics": _path,
     "times_out": _path,

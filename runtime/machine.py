@@ -12,11 +12,14 @@ from torch import Tensor
 
 from schedc.ir.order import Op, Task
 from schedc.ops.generated import Graph
+from schedc.program.body import Reduce
 from schedc.program.instructions import Operand
 from schedc.program.program import RankProgram
 from schedc.program.signature import Signature
 from schedc.runtime.bodies import TANGENT, BodyBinder, BoundBody, Frame
 from schedc.runtime.executor import Handler, Operands
+from schedc.runtime.first_fault import Inspector
+from schedc.runtime.loss_scale import LossScale
 from schedc.runtime.optimizer import Optimizer
 from schedc.runtime.share import Share
 from schedc.runtime.transports.interface import Transport, Work
@@ -30,15 +33,33 @@ ALL_DTYPES = DTYPES | {"int64": torch.int64, "int32": torch.int32, "bool": torch
 class StepResult:
     """What a step came to; ``loss`` and ``norm`` are global and the same on every rank.
 
-    ``skipped`` says why no update was made. ``microbatch_losses`` are this rank's sums of token
-    losses, by microbatch.
+    ``skipped`` says why no update was made; ``fault`` is True where that is because loss or
+    gradients are not finite. ``loss_scale`` is what the gradients were computed with, 1 for all but
+    fp16. ``microbatch_losses`` are this rank's sums of token losses, by microbatch.
     """
 
     loss: float
     norm: float
     valid: int
     skipped: str | None
+    fault: bool
+    loss_scale: float
     microbatch_losses: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedSum:
+    """The sum of ``rounded`` gradients, which replaces the ``gradients`` once it is there."""
+
+    posted: Work
+    rounded: Tensor
+    gradients: Tensor
+
+    def wait(self) -> bool:
+        if not self.posted.wait():
+            return False
+        self.gradients.copy_(self.rounded)
+        return True
 
 
 class TensorMachine:
@@ -54,9 +75,12 @@ class TensorMachine:
         transport: Transport[Tensor],
         optimizer: Optimizer,
         share: Share,
+        loss_scale: LossScale,
+        inspector: Inspector,
     ) -> None:
         self.program, self.states, self.transport = program, states, transport
         self.optimizer, self.share = optimizer, share
+        self.loss_scale, self.inspector = loss_scale, inspector
         self.before_update: Callable[[], None] | None = None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
         self._base: dict[str, int] = {}
@@ -64,7 +88,7 @@ class TensorMachine:
             self._base[buffer.name] = sum(b.slots for b in program.buffers[: len(self._base)])
         self._values: list[Any] = [None] * sum(b.slots for b in program.buffers)
         self._received: set[int] = set()
-        self.binder = BodyBinder(signatures, graphs, states, rotary, self._reduce)
+        self.binder = BodyBinder(signatures, graphs, states, rotary, self.reduce, inspector)
         self._bound: dict[tuple[int, str], BoundBody] = {}
         self._begun: set[tuple[str, int]] = set()
         self._loss_of: dict[int, int] = {}
@@ -81,12 +105,22 @@ class TensorMachine:
         self._valid = 0
         self._norm = math.nan
         self._skipped: str | None = None
+        self._fault = False
+        self._scale = self.loss_scale.value
         self._microbatch_losses: dict[int, float] = {}
 
     def result(self) -> StepResult:
         """What the step came to, once its program has run to its end."""
         loss = self._loss.item() / self._valid if self._valid else 0.0
-        return StepResult(loss, self._norm, self._valid, self._skipped, self._microbatch_losses)
+        return StepResult(
+            loss,
+            self._norm,
+            self._valid,
+            self._skipped,
+            self._fault,
+            self._scale,
+            self._microbatch_losses,
+        )
 
     @property
     def receive_buffers(self) -> list[Tensor]:
@@ -146,6 +180,7 @@ class TensorMachine:
                 self._loss_of[self._slot(write)] = task.microbatch
         return self._make_run(
             bound,
+            task.microbatch,
             tuple(zip(interface.reads, reads, strict=True)),
             tuple(zip(interface.writes, writes, strict=True)),
         )
@@ -153,6 +188,7 @@ class TensorMachine:
     def _make_run(
         self,
         bound: BoundBody,
+        microbatch: int,
         reads: tuple[tuple[str, Operand], ...],
         writes: tuple[tuple[str, Operand], ...],
     ) -> Handler:
@@ -165,9 +201,10 @@ class TensorMachine:
         give_all = [(places[n], self._slot(o)) for n, o in writes if n in several]
         freed = [self._slot(o) for _, o in reads if o.last]
         freed = [slot for slot in freed if slot not in self._received]
-        tangent, at = self._tangent, places[TANGENT]
+        tangent, at, inspector = self._tangent, places[TANGENT], self.inspector
 
         def run() -> bool:
+            inspector.microbatch = microbatch
             frame: Frame = [None] * size
             frame[at] = tangent
             for place, slot in take:
@@ -188,9 +225,16 @@ class TensorMachine:
 
     # Sums
 
-    def _reduce(self, unit: str, axes: tuple[str, ...]) -> None:
-        flat = self.states[unit].flat_gradients
-        self._reductions[unit] = self.transport.post_sum(unit, flat, axes)
+    def reduce(self, step: Reduce) -> None:
+        """Start the sum of a unit's gradients."""
+        gradients = self.states[step.unit].flat_gradients
+        if step.dtype == "fp32":
+            work = self.transport.post_sum(step.unit, gradients, step.axes)
+        else:
+            rounded = gradients.to(DTYPES[step.dtype])
+            posted = self.transport.post_sum(step.unit, rounded, step.axes)
+            work = RoundedSum(posted, rounded, gradients)
+        self._reductions[step.unit] = work
 
     def reduction(self, unit: str) -> Work:
         return self._reductions.pop(unit)
@@ -201,9 +245,11 @@ class TensorMachine:
 
     def counted(self) -> None:
         self._valid = int(self._count.item())
-        self._tangent.fill_(1 / self._valid if self._valid else 0.0)
+        self._tangent.fill_(self._scale / self._valid if self._valid else 0.0)
 
     def post_norm(self) -> Work:
+        if self.inspector.on:
+            self.inspector.look_at_sums()
         self._squares.zero_()
         for state in self.states.values():
             self._squares += sum_of_squares(state.flat_gradients)
@@ -229,14 +275,31 @@ class TensorMachine:
     # Update
 
     def step(self) -> bool:
-        """Every rank sees the same count and norm, so all update, or all skip the step."""
-        self._norm = math.sqrt(self._squares.item())
+        """Every rank sees the same count, norm and loss, so all update, or all skip the step."""
+        if self.inspector.on:
+            return True
+        self._norm = math.sqrt(self._squares.item()) / self._scale
+        if self._scale != 1:
+            for state in self.states.values():
+                state.flat_gradients.mul_(1 / self._scale)
         if self.before_update is not None:
             self.before_update()
+        self._decide()
+        return True
+
+    def _decide(self) -> None:
+        """Update, or say why not."""
         if not self._valid:
             self._skipped = "no valid labels"
+            return
+        self._fault = True
+        if not math.isfinite(self._loss.item()):
+            self._skipped = "the loss is not finite"
         elif not math.isfinite(self._norm):
-            self._skipped = "the gradients are not finite"
+            at = f" at loss scale {self._scale:.0f}" if self.loss_scale.dynamic else ""
+            self._skipped = f"the gradients are not finite{at}"
+            self.loss_scale.overflowed()
         else:
+            self._fault = False
             self.optimizer.step(self._rate, self._norm)
-        return True
+            self.loss_scale.updated()

@@ -26,14 +26,18 @@ class OptimizerSettings:
 
 
 class Optimizer:
-    """Updates the parameters of ``states`` in place."""
+    """Updates the masters of ``states`` in place, and refreshes the parameters from them.
+
+    ``updates`` counts the steps taken: the position of the learning rate's schedule.
+    """
 
     def __init__(self, states: Sequence[UnitState], settings: OptimizerSettings) -> None:
-        self.clip = settings.clip
+        self.clip, self.updates = settings.clip, 0
+        self._states = tuple(states)
         self._gradients = [state.flat_gradients for state in states]
         parameters: list[torch.nn.Parameter] = []
         for state in states:
-            parameter = torch.nn.Parameter(state.flat_parameters)
+            parameter = torch.nn.Parameter(state.flat_masters)
             parameter.grad = state.flat_gradients
             parameters.append(parameter)
         self._torch = _make(parameters, settings)
@@ -53,6 +57,9 @@ class Optimizer:
             for group in self._torch.param_groups:
                 group["lr"] = rate
             self._torch.step()
+            for state in self._states:
+                state.refresh()
+        self.updates += 1
 
     def state(self) -> list[torch.Tensor]:
         """The moments that the optimizer keeps; none before the first step."""

@@ -17,11 +17,13 @@ from schedc.program.signature import Parameter, Unit
 from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.executor import Executor
+from schedc.runtime.first_fault import Inspector
+from schedc.runtime.loss_scale import LossScale
 from schedc.runtime.machine import TensorMachine
 from schedc.runtime.monitor import Monitor
 from schedc.runtime.optimizer import Optimizer, OptimizerSettings
 from schedc.runtime.share import Share
-from schedc.runtime.transports.interface import Transport
+from schedc.runtime.transports.interface import Connection
 from schedc.runtime.unit_state import UnitState
 from schedc.runtime.weights import initialise, read_checkpoint
 
@@ -37,7 +39,7 @@ class Rank:
     graphs: Mapping[str, Graph]
     states: Mapping[str, UnitState]
     rotary: tuple[Tensor, Tensor] | None
-    transport: Transport[Tensor]
+    transport: Connection
     optimizer: Optimizer
     machine: TensorMachine
     executor: Executor[Tensor]
@@ -51,9 +53,9 @@ class Rank:
         return self.executor.monitor
 
     def parameters(self) -> dict[str, Tensor]:
-        """The rank's parameters under Hugging Face's names."""
+        """The rank's parameters under Hugging Face's names: the masters, fp32."""
         return {
-            name: state.parameters[inner]
+            name: state.masters[inner]
             for state in self.states.values()
             for name, inner in state.names.items()
         }
@@ -67,11 +69,12 @@ class Rank:
         }
 
     def persistent(self) -> dict[str, list[Tensor]]:
-        """What lives as long as the run, by kind."""
+        """What lives as long as the run, by kind; masters count as the optimizer's."""
+        masters = [state.flat_masters for state in self.states.values() if state.mixed]
         return {
             "parameters": [state.flat_parameters for state in self.states.values()],
             "gradients": [state.flat_gradients for state in self.states.values()],
-            "optimizer": self.optimizer.state(),
+            "optimizer": masters + self.optimizer.state(),
             "receive buffers": self.machine.receive_buffers,
             "rotary tables": list(self.rotary or ()),
         }
@@ -134,7 +137,7 @@ def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettin
 def make_rank(
     artifact: Artifact,
     number: int,
-    transport: Transport[Tensor],
+    transport: Connection,
     config: RunConfig,
     states: Mapping[str, UnitState],
     batches: Batches | None,
@@ -156,6 +159,8 @@ def make_rank(
         transport,
         optimizer,
         Share(batches, rows),
+        LossScale(manifest.precision.scale),
+        Inspector(manifest, at["dp"], states),
     )
     executor = Executor(program, transport, machine, Monitor(len(program.stream)))
     return Rank(

@@ -92,6 +92,10 @@ class Control(Protocol):
         ...
 
 
+class Connection(Transport["Tensor"], Control, Protocol):
+    """What a rank of a real run has: messages and sums of tensors, and control."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What a rank waits for when nothing moves any more."""

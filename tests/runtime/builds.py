@@ -30,6 +30,7 @@ from schedc.simulate.order import simulate_order
 
 SEQUENCE = 16
 MICROBATCH = 2
+FP32 = Precision("fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Shape:
     dp: int = 1
     layers: int = 4
     optimizer: str = "sgd"
+    precision: Precision = FP32
 
     @property
     def batch(self) -> int:
@@ -49,9 +51,9 @@ class Shape:
 
 
 @cache
-def model_of(layers: int) -> Model:
+def model_of(layers: int, dtype: str = "fp32") -> Model:
     config = replace(PRESETS["llama-test"], num_hidden_layers=layers)
-    return build_model(config, MICROBATCH, SEQUENCE)
+    return build_model(config, MICROBATCH, SEQUENCE, dtype)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -63,11 +65,11 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers)
+    model = model_of(shape.layers, shape.precision.model)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
     timeline = simulate_order(order, Costs().of_stages(shape.pp, order.stages))
-    programs = compile_programs(timeline, model, partition, shape.dp)
+    programs = compile_programs(timeline, model, partition, shape.dp, shape.precision.reduce)
     manifest = Manifest(
         name="test",
         schedule=shape.schedule,
@@ -76,7 +78,7 @@ def artifact_of(shape: Shape) -> Artifact:
         batch=shape.batch,
         microbatch=MICROBATCH,
         microbatches=shape.microbatches,
-        precision=Precision("fp32"),
+        precision=shape.precision,
         optimizer=shape.optimizer,
         rank_of=order.rank_of,
         stages=partition,
