@@ -414,8 +414,9 @@ CATALOGUE: dict[str, Page] = {
     ),
     "E903": Page(
         "weights do not fit",
-        "The checkpoint lacks a parameter of the model, has one that the model does not, or one "
-        "of another shape. Nothing is skipped or initialised silently.",
+        "The checkpoint lacks a parameter of the model, has one that the model does not, one of "
+        "another shape, or numbers beyond the range of the plan's precision. Nothing is skipped or "
+        "initialised silently.",
     ),
     "E904": Page(
         "a run is set up wrongly",
