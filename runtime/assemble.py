@@ -13,12 +13,18 @@ from schedc.runtime.weights import DTYPES
 
 
 def assemble(
-    control: Control, manifest: Manifest, mine: Mapping[str, Tensor], dtype: str = "fp32"
+    control: Control,
+    manifest: Manifest,
+    mine: Mapping[str, Tensor],
+    dtype: str = "fp32",
+    *,
+    gradients: bool = False,
 ) -> dict[str, Tensor]:
     """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
 
-    ``mine`` holds this rank's by parameter name; they are rounded to ``dtype``. Every rank calls
-    this; the first replica of each stage sends, one tensor after another.
+    ``mine`` holds this rank's by parameter name; with ``gradients`` there are none of frozen ones.
+    They are rounded to ``dtype``. Every rank calls this; the first replica of each stage sends, one
+    tensor after another. Of a tied parameter the first place sends: both have equal bits.
     """
     kind = DTYPES[dtype]
     whole: dict[str, Tensor] = {}
@@ -30,6 +36,8 @@ def assemble(
     for unit in manifest.units:
         owner = owners[unit.name]
         for _, parameter in unit.parameters:
+            if parameter.tied or (gradients and parameter.frozen):
+                continue
             if control.rank == 0 and owner == 0:
                 whole[parameter.name] = mine[parameter.name].to(kind, copy=True)
             elif control.rank == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,9 @@ Frame = list[Any]
 """A body's values while it runs: tensors, and tuples of tensors for ``saved.j`` and ``owed.j``."""
 
 FrameStep = Callable[[Frame], None]
+
+Total = tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]
+"""A parameter's gradient, and how a call's contribution gets into it: copied or added."""
 
 TANGENT = "tangent"
 """The gradient of the loss: no value of the stream, but 1 / number of valid labels."""
@@ -54,12 +57,22 @@ class BodyBinder:
         self.signatures, self.graphs, self.states = signatures, graphs, states
         self.rotary, self.reduce, self.inspector = rotary, reduce, inspector
 
-    def bind(self, body: Body, first: str) -> BoundBody:
-        """``first`` names the graphs, I or W, that are the first of a step to give their gradients.
+    def gradients_of(self, body: Body) -> list[Tensor]:
+        """What the calls of ``body`` add to, in their order; a tied gradient may stand twice."""
+        return [
+            gradient
+            for step in body.steps
+            if isinstance(step, Call)
+            for gradient in self._gradients(step)
+        ]
 
-        Those replace the last step's; all others add.
+    def bind(self, body: Body, units: int, first: Collection[int] = ()) -> BoundBody:
+        """``units`` is how many the stage has.
+
+        ``first`` are the positions in :meth:`gradients_of` of those that this run is the first of a
+        step to give: they replace the last step's; all others add.
         """
-        layout = _Layout(body)
+        layout = _Layout(body, units)
         last_read = {
             name: index
             for index, step in enumerate(body.steps)
@@ -67,26 +80,36 @@ class BodyBinder:
             for name in step.reads
         }
         steps: list[FrameStep] = []
+        position = 0
         for index, step in enumerate(body.steps):
             if isinstance(step, Reduce):
                 steps.append(_start_reduction(self.reduce, step))
             else:
                 dropped = {name for name in step.reads if last_read[name] == index}
-                steps.append(self._bind_call(step, layout, dropped, first))
+                grads = self._gradients(step)
+                totals: list[Total] = [
+                    (total, Tensor.copy_ if position + i in first else Tensor.add_)
+                    for i, total in enumerate(grads)
+                ]
+                position += len(grads)
+                steps.append(self._bind_call(step, layout, dropped, totals))
         used = frozenset(name.partition(".")[0] for name in last_read)
         size = len(layout.places)
-        return BoundBody(tuple(steps), layout.places, used, layout.units, size)
+        return BoundBody(tuple(steps), layout.places, used, units, size)
 
-    def _bind_call(self, call: Call, layout: _Layout, dropped: set[str], first: str) -> FrameStep:
-        signature = self.signatures[call.graph]
+    def _gradients(self, call: Call) -> list[Tensor]:
         state = self.states[call.unit]
+        return [state.gradients[v.name] for v in self.signatures[call.graph].outputs_of("grad")]
+
+    def _bind_call(
+        self, call: Call, layout: _Layout, dropped: set[str], totals: list[Total]
+    ) -> FrameStep:
+        signature = self.signatures[call.graph]
         reads = [(layout.places[n], _many(n), n in dropped) for n in call.reads]
-        tail = self._tail(signature, state)
-        names = [v.name for v in signature.outputs_of("grad")]
-        grads = [state.gradients[name] for name in names]
-        labels = [v.role for v in signature.outputs_of("y", "loss", "dx")] + names
-        operation = call.graph[-1]
-        look = partial(self.inspector.look, operation, call.unit, labels)
+        tail = self._tail(signature, self.states[call.unit])
+        labels = [v.role for v in signature.outputs_of("y", "loss", "dx")]
+        labels += [v.name for v in signature.outputs_of("grad")]
+        look = partial(self.inspector.look, call.graph[-1], call.unit, labels)
         single = [layout.places[name] for name in call.writes if not _many(name)]
         several = [layout.places[name] for name in call.writes if _many(name)]
         assert len(single) == len(signature.outputs_of("y", "loss", "dx")), call
@@ -96,8 +119,7 @@ class BodyBinder:
             tail,
             single[0] if single else -1,
             several[0] if several else -1,
-            grads,
-            Tensor.copy_ if operation in first else Tensor.add_,
+            totals,
             self.inspector,
             look,
         )
@@ -119,15 +141,12 @@ class BodyBinder:
 class _Layout:
     """Gives each value of a body its place in the frame, a stage's saved and owed side by side."""
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, units: int) -> None:
         calls = [step for step in body.steps if isinstance(step, Call)]
         names = [name for call in calls for name in (*call.reads, *call.writes)]
-        self.units = 1 + max(
-            (int(name.partition(".")[2]) for name in names if _many(name)), default=-1
-        )
         self.places: dict[str, int] = {}
         for kind in ("saved", "owed"):
-            for j in range(self.units):
+            for j in range(units):
                 self._place(f"{kind}.{j}")
             self.places[kind] = self.places.get(f"{kind}.0", -1)
         for name in (*body.reads, *body.writes, *names, TANGENT):
@@ -156,8 +175,7 @@ def _make_call(
     tail: list[Tensor],
     single: int,
     several: int,
-    grads: list[Tensor],
-    accumulate: Callable[[Tensor, Tensor], Tensor],
+    totals: list[Total],
     inspector: Inspector,
     look: Callable[[Sequence[Tensor]], None],
 ) -> FrameStep:
@@ -166,7 +184,7 @@ def _make_call(
     Gradients are added up in fp32, whatever the graph's dtype is.
     """
     first_grad = 1 if single >= 0 else 0
-    after_grads = first_grad + len(grads)
+    after_grads = first_grad + len(totals)
 
     def call(frame: Frame) -> None:
         arguments: list[Tensor] = []
@@ -185,7 +203,9 @@ def _make_call(
             frame[single] = outputs[0]
         if several >= 0:
             frame[several] = outputs[after_grads:]
-        for total, gradient in zip(grads, outputs[first_grad:after_grads], strict=True):
+        for (total, accumulate), gradient in zip(
+            totals, outputs[first_grad:after_grads], strict=True
+        ):
             accumulate(total, gradient)
 
     return call

@@ -16,6 +16,7 @@ from schedc.program.instructions import (
     CODE,
     MICROBATCH,
     OP,
+    PEER,
     QUEUE,
     READS,
     REF,
@@ -65,6 +66,10 @@ class Machine(Protocol[P_co]):
 
     def bind_release(self, operand: Operand) -> Callable[[], object]:
         """Free a slot whose last use is a wait."""
+        ...
+
+    def bind_tie(self, unit: str, peer: int) -> Callable[[], Work]:
+        """Post the sum of the unit's tied gradient and that of pipeline rank ``peer``."""
         ...
 
     def bind_report(self, reads: Operands) -> Callable[[], Work]:
@@ -157,12 +162,14 @@ class _Decoder(Generic[P]):
             Code.SEND: self._send,
             Code.RECV: self._recv,
             Code.COUNT: lambda row, _: _post(works, Code.COUNT, machine.post_count),
+            Code.TIE: self._tie,
             Code.NORM: lambda row, _: _post(works, Code.NORM, machine.post_norm),
             Code.STEP: lambda row, _: machine.step,
             Code.REPORT: self._report,
             Code.WAIT_MESSAGE: self._wait_message,
             Code.WAIT_REDUCE: self._wait_reduce,
             Code.WAIT_COUNT: lambda row, _: _wait(works, Code.COUNT, machine.counted),
+            Code.WAIT_TIE: lambda row, _: _wait(works, Code.TIE, None),
             Code.WAIT_NORM: lambda row, _: _wait(works, Code.NORM, None),
             Code.WAIT_REPORT: lambda row, _: _wait(works, Code.REPORT, None),
         }
@@ -192,6 +199,10 @@ class _Decoder(Generic[P]):
         return _post_message(
             self.works, _message(index), self.transport.post_recv, self._link(row), buffer
         )
+
+    def _tie(self, index: int, row: list[int]) -> Handler:
+        post = self.machine.bind_tie(self.units[row[REF]], row[PEER])
+        return _post(self.works, Code.TIE, post)
 
     def _report(self, index: int, row: list[int]) -> Handler:
         post = self.machine.bind_report(self.operands[row[READS]])

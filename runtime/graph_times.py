@@ -14,6 +14,7 @@ from torch import Tensor
 
 from schedc.ir.order import Op, Task
 from schedc.program.body import Body, Call, Reduce
+from schedc.program.instructions import Tie
 from schedc.program.program import Queue
 from schedc.program.signature import Unit, Value
 from schedc.runtime.bodies import TANGENT
@@ -39,6 +40,7 @@ def measure(rank: Rank, control: Control, clip: float) -> Times:
         mine["step"] = _step(rank, clip)
         mine["reduce"] = _reductions(rank, control)
         mine["message"] = _message(rank, control)
+        mine["tie"] = _tie(rank, control)
         mine |= _sums(rank, control)
     everybody = control.gather(mine)
     return _merged(rank, everybody) if control.rank == 0 else {}
@@ -61,7 +63,7 @@ def _merged(rank: Rank, everybody: list[Times]) -> Times:
         merged[key] = {
             n: statistics.median(t[key][n] for t in everybody if n in t[key]) for n in names
         }
-    for key in ("message", "norm", "count", "report"):
+    for key in ("message", "tie", "norm", "count", "report"):
         merged[key] = (
             statistics.median(t[key] for t in everybody if t[key] is not None)
             if any(t[key] is not None for t in everybody)
@@ -121,13 +123,14 @@ def _unit_calls(rank: Rank, unit: Unit) -> Iterator[tuple[str, Callable[[], None
         Call(f"{unit.graphs}.W", unit.name, ("owed.0",), ()),
     )
     for step in steps:
-        yield step.graph, _bound_call(rank, step, values)
+        if not signatures[step.graph].idle:
+            yield step.graph, _bound_call(rank, step, values)
 
 
 def _bound_call(rank: Rank, step: Call, values: dict[str, Any]) -> Callable[[], None]:
     """``values`` are filled by the calls before: F saves what I reads, I owes what W reads."""
     body = Body(Op.F, 0, False, step.reads, step.writes, (step,))
-    bound = rank.machine.binder.bind(body, first="")
+    bound = rank.machine.binder.bind(body, units=1)
     call = bound.steps[0]
 
     def timed() -> None:
@@ -161,10 +164,11 @@ def _step(rank: Rank, clip: float) -> float:
     """The optimizer's step with clipping, on stand-ins, one unit at a time."""
     settings = optimizer_settings(rank.manifest, rank.config)
     seconds = 0.0
-    for unit in (state.unit for state in rank.states.values()):
+    states = tuple(rank.states.values())
+    for at, unit in enumerate(state.unit for state in states):
         with torch.inference_mode(False):
             zeros = {p.name: torch.zeros(p.shape) for _, p in unit.parameters}
-            optimizer = Optimizer((UnitState(unit, zeros),), settings)
+            optimizer = Optimizer((UnitState(unit, zeros, states[:at]),), settings)
         seconds += _median(lambda o=optimizer: o.step(0.0, 2 * clip), rounds=3)
     return seconds
 
@@ -182,6 +186,8 @@ def _reductions(rank: Rank, control: Control) -> dict[str, float]:
         rank.machine.reduction(step.unit).wait()
 
     for name, state in rank.states.items():
+        if name not in sums:  # frozen
+            continue
         state.flat_gradients.zero_()
         found[name] = _median(lambda step=sums[name]: reduce(step))
     return found
@@ -213,6 +219,16 @@ def _message(rank: Rank, control: Control) -> float | None:
         elif pp == first + 1:
             _median(reply)
     return found
+
+
+def _tie(rank: Rank, control: Control) -> float | None:
+    """The tie of the two ranks that have one; None on the others."""
+    control.barrier()
+    ties = [i for i in rank.program.stream if isinstance(i, Tie)]
+    if not ties:
+        return None
+    post = rank.machine.bind_tie(ties[0].unit, ties[0].peer)
+    return _median(lambda: post().wait())
 
 
 def _sums(rank: Rank, control: Control) -> Times:

@@ -19,6 +19,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, render
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact
+from schedc.program.program import tied_ranks
 from schedc.program.verify import verify_programs
 from schedc.runtime.config import RunConfig, make_config
 from schedc.runtime.environment import PATIENCE, Agreement, Environment
@@ -208,7 +209,7 @@ def _connect(
             world_size=environment.world,
             timeout=max(patience, PATIENCE),
         )
-        return GlooTransport(artifact.manifest.mesh, patience)
+        return GlooTransport(artifact.manifest.mesh, patience, tied_ranks(artifact.programs))
     except RuntimeError as error:
         if lost_peer(error):
             raise

@@ -63,7 +63,8 @@ def run_threads(artifact: Artifact, config: RunConfig, *, verify: bool = True) -
         rank = make_rank(artifact, number, transport, config, states, batches)
         ranks[number] = rank
         gradients = train(rank, config, (histories[number],), keep_gradients=True)
-        whole[0].update(assemble(transport, manifest, gradients) if config.steps else {})
+        if config.steps:
+            whole[0].update(assemble(transport, manifest, gradients, gradients=True))
         whole[1].update(assemble(transport, manifest, rank.parameters()))
 
     run_in_threads(hub, world, run)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from schedc.ir.order import Op, Task
+from schedc.ir.order import Task
 from schedc.ops.generated import Graph
-from schedc.program.body import Reduce
+from schedc.program.body import Body, Reduce
 from schedc.program.instructions import Operand
 from schedc.program.program import RankProgram
 from schedc.program.signature import Signature
@@ -75,11 +75,13 @@ class TensorMachine:
         transport: Transport[Tensor],
         optimizer: Optimizer,
         share: Share,
+        tied: Mapping[str, str],
         loss_scale: LossScale,
         inspector: Inspector,
     ) -> None:
+        """``tied`` names the parameter of a unit, within it, that another unit has too."""
         self.program, self.states, self.transport = program, states, transport
-        self.optimizer, self.share = optimizer, share
+        self.optimizer, self.share, self.tied = optimizer, share, tied
         self.loss_scale, self.inspector = loss_scale, inspector
         self.before_update: Callable[[], None] | None = None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
@@ -89,8 +91,9 @@ class TensorMachine:
         self._values: list[Any] = [None] * sum(b.slots for b in program.buffers)
         self._received: set[int] = set()
         self.binder = BodyBinder(signatures, graphs, states, rotary, self.reduce, inspector)
-        self._bound: dict[tuple[int, str], BoundBody] = {}
-        self._begun: set[tuple[str, int]] = set()
+        self._units = {stage: len(units) for stage, units in program.stages}
+        self._bound: dict[tuple[int, tuple[int, ...]], BoundBody] = {}
+        self._given: set[int] = set()
         self._loss_of: dict[int, int] = {}
         self._reductions: dict[str, Work] = {}
         self._tangent = torch.zeros(())
@@ -167,14 +170,12 @@ class TensorMachine:
     # Bodies
 
     def bind_run(self, body: int, task: Task, reads: Operands, writes: Operands) -> Handler:
-        parts = {Op.I: "I", Op.W: "W", Op.B: "IW"}.get(task.op, "")
-        first = "".join(p for p in parts if (p, task.stage) not in self._begun)
-        self._begun.update((part, task.stage) for part in parts)
+        interface = self.program.bodies[body]
+        first = self._first_given(interface)
         bound = self._bound.get((body, first))
         if bound is None:
-            bound = self.binder.bind(self.program.bodies[body], first)
+            bound = self.binder.bind(interface, self._units[interface.stage], first)
             self._bound[body, first] = bound
-        interface = self.program.bodies[body]
         for name, write in zip(interface.writes, writes, strict=True):
             if name == "loss":
                 self._loss_of[self._slot(write)] = task.microbatch
@@ -184,6 +185,15 @@ class TensorMachine:
             tuple(zip(interface.reads, reads, strict=True)),
             tuple(zip(interface.writes, writes, strict=True)),
         )
+
+    def _first_given(self, body: Body) -> tuple[int, ...]:
+        """Which of the gradients that ``body`` gives no earlier row of the step has given."""
+        first: list[int] = []
+        for position, gradient in enumerate(self.binder.gradients_of(body)):
+            if id(gradient) not in self._given:
+                self._given.add(id(gradient))
+                first.append(position)
+        return tuple(first)
 
     def _make_run(
         self,
@@ -247,12 +257,17 @@ class TensorMachine:
         self._valid = int(self._count.item())
         self._tangent.fill_(self._scale / self._valid if self._valid else 0.0)
 
+    def bind_tie(self, unit: str, peer: int) -> Callable[[], Work]:
+        gradient = self.states[unit].gradients[self.tied[unit]]
+        return lambda: self.transport.post_tie(gradient, peer)
+
     def post_norm(self) -> Work:
         if self.inspector.on:
             self.inspector.look_at_sums()
         self._squares.zero_()
         for state in self.states.values():
-            self._squares += sum_of_squares(state.flat_gradients)
+            if state.counted_gradients.numel():
+                self._squares += sum_of_squares(state.counted_gradients)
         return self.transport.post_sum("norm", self._squares, ("pp",))
 
     def bind_report(self, reads: Operands) -> Callable[[], Work]:

@@ -26,10 +26,16 @@ WAITS = {
     "message": Code.WAIT_MESSAGE,
     "reduce": Code.WAIT_REDUCE,
     "count": Code.WAIT_COUNT,
+    "tie": Code.WAIT_TIE,
     "norm": Code.WAIT_NORM,
     "report": Code.WAIT_REPORT,
 }
-SUMS = {Code.WAIT_COUNT: "count", Code.WAIT_NORM: "norm", Code.WAIT_REPORT: "report"}
+SUMS = {
+    Code.WAIT_COUNT: "count",
+    Code.WAIT_TIE: "tie",
+    Code.WAIT_NORM: "norm",
+    Code.WAIT_REPORT: "report",
+}
 
 
 @dataclass(frozen=True, slots=True)

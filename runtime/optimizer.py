@@ -28,11 +28,13 @@ class OptimizerSettings:
 class Optimizer:
     """Updates the masters of ``states`` in place, and refreshes the parameters from them.
 
-    ``updates`` counts the steps taken: the position of the learning rate's schedule.
+    Frozen parameters have no part in it. ``updates`` counts the steps taken: the position of the
+    learning rate's schedule.
     """
 
     def __init__(self, states: Sequence[UnitState], settings: OptimizerSettings) -> None:
         self.clip, self.updates = settings.clip, 0
+        states = [state for state in states if state.flat_masters.numel()]
         self._states = tuple(states)
         self._gradients = [state.flat_gradients for state in states]
         parameters: list[torch.nn.Parameter] = []
@@ -40,7 +42,7 @@ class Optimizer:
             parameter = torch.nn.Parameter(state.flat_masters)
             parameter.grad = state.flat_gradients
             parameters.append(parameter)
-        self._torch = _make(parameters, settings)
+        self._torch = _make(parameters, settings) if parameters else None
 
     def step(self, rate: float, norm: float) -> None:
         """One step at learning rate ``rate``; ``norm`` is the global norm of the gradients.
@@ -48,6 +50,9 @@ class Optimizer:
         Clips as ``torch.nn.utils.clip_grad_norm_`` does. Leaves inference mode: state that torch
         makes here has to live outside of it.
         """
+        self.updates += 1
+        if self._torch is None:
+            return
         with torch.inference_mode(False), torch.no_grad():
             if self.clip > 0:
                 scale = self.clip / (norm + 1e-6)
@@ -59,13 +64,12 @@ class Optimizer:
             self._torch.step()
             for state in self._states:
                 state.refresh()
-        self.updates += 1
 
     def state(self) -> list[torch.Tensor]:
         """The moments that the optimizer keeps; none before the first step."""
         return [
             value
-            for values in self._torch.state.values()
+            for values in (self._torch.state.values() if self._torch is not None else ())
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ]

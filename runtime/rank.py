@@ -13,7 +13,7 @@ from schedc.program.artifact import Artifact
 from schedc.program.body import Call
 from schedc.program.manifest import Manifest
 from schedc.program.program import RankProgram
-from schedc.program.signature import Parameter, Unit
+from schedc.program.work import owned_parameters, shared_names, tied_parameter
 from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.executor import Executor
@@ -61,18 +61,23 @@ class Rank:
         }
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of the rank's parameters, likewise."""
+        """The gradients of the rank's parameters, likewise; of frozen ones there are none."""
         return {
             name: state.gradients[inner]
             for state in self.states.values()
             for name, inner in state.names.items()
+            if inner in state.gradients
         }
 
     def persistent(self) -> dict[str, list[Tensor]]:
         """What lives as long as the run, by kind; masters count as the optimizer's."""
         masters = [state.flat_masters for state in self.states.values() if state.mixed]
         return {
-            "parameters": [state.flat_parameters for state in self.states.values()],
+            "parameters": [
+                flat
+                for state in self.states.values()
+                for flat in (state.flat_parameters, state.flat_frozen)
+            ],
             "gradients": [state.flat_gradients for state in self.states.values()],
             "optimizer": masters + self.optimizer.state(),
             "receive buffers": self.machine.receive_buffers,
@@ -108,20 +113,22 @@ def load_states(
 ) -> dict[str, UnitState]:
     """A rank's units with fresh parameters, or with those of ``--init``. Raises E903."""
     mine = [unit for unit in manifest.units if unit.name in units]
-    if config.init is None:
-        return {u.name: UnitState(u, initialise(_parameters(u), config.seed)) for u in mine}
-    everything = [parameter for unit in manifest.units for parameter in _parameters(unit)]
-    wanted = {parameter.name for unit in mine for parameter in _parameters(unit)}
-    values = read_checkpoint(config.init, everything, manifest.config, wanted)
+    shared = shared_names(mine)
+    owned = {unit.name: [p for _, p in owned_parameters(unit, shared)] for unit in mine}
+    values: dict[str, Tensor] = {}
+    if config.init is not None:
+        everything = [parameter for unit in manifest.units for _, parameter in unit.parameters]
+        wanted = {parameter.name for parameters in owned.values() for parameter in parameters}
+        values = read_checkpoint(config.init, everything, manifest.config, wanted)
     states: dict[str, UnitState] = {}
     for unit in mine:
-        # Each value is dropped once it is copied, so that they are not all there twice.
-        states[unit.name] = UnitState(unit, {p.name: values.pop(p.name) for p in _parameters(unit)})
+        if config.init is None:
+            given = initialise(owned[unit.name], config.seed)
+        else:
+            # Each value is dropped once it is copied, so that they are not all there twice.
+            given = {parameter.name: values.pop(parameter.name) for parameter in owned[unit.name]}
+        states[unit.name] = UnitState(unit, given, tuple(states.values()))
     return states
-
-
-def _parameters(unit: Unit) -> list[Parameter]:
-    return [parameter for _, parameter in unit.parameters]
 
 
 def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettings:
@@ -149,6 +156,7 @@ def make_rank(
     graphs = load_graphs(artifact, program)
     rotary = _rotary_tables(graphs, manifest.sequence)
     optimizer = Optimizer(tuple(states.values()), optimizer_settings(manifest, config))
+    tie = tied_parameter(manifest.units)
     rows = tuple(microbatch_rows(manifest, at["dp"], m) for m in range(manifest.microbatches))
     machine = TensorMachine(
         program,
@@ -159,6 +167,7 @@ def make_rank(
         transport,
         optimizer,
         Share(batches, rows),
+        tie.places if tie is not None else {},
         LossScale(manifest.precision.scale),
         Inspector(manifest, at["dp"], states),
     )

@@ -149,7 +149,7 @@ def save_gradients(
     rank: Rank, control: Control, config: RunConfig, gradients: dict[str, Tensor]
 ) -> None:
     """``--dump-gradients``: rank 0 writes all gradients under Hugging Face's names."""
-    whole = assemble(control, rank.manifest, gradients)
+    whole = assemble(control, rank.manifest, gradients, gradients=True)
     path = config.dump_gradients
     if control.rank == 0 and path is not None:
         _write(str(path), lambda: save_file(whole, path, metadata={"format": "pt"}))

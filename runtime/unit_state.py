@@ -1,58 +1,75 @@
 """Parameters and gradients of one unit, each kind in one flat tensor.
 
-Flat, because a reduction, the norm, clipping and the optimizer then take one call a unit.
+Flat, because a reduction, the norm, clipping and the optimizer then take one call a unit. Frozen
+parameters lie apart: they have no gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from schedc.program.flat import ROW, flat_layouts
 from schedc.program.signature import Unit
 from schedc.runtime.weights import DTYPES
 
-ALIGNMENT = 16
-"""Elements: every parameter begins at a multiple of 64 bytes (32 in two-byte formats)."""
-
-ROW = 1024
-"""Elements: flat tensors are whole rows of these. The padding is zero and stays so."""
-
 
 class UnitState:
-    """A unit's parameters and gradients, and views of them by name within the unit.
+    """A unit's parameters and gradients, by name within the unit.
 
-    Graphs read ``flat_parameters``, in the dtype of the model. The optimizer updates
-    ``flat_masters``, fp32; the parameters are a rounded copy of it (:meth:`refresh`), or the same
-    tensor where the model is fp32. ``flat_gradients`` are fp32: those of all microbatches are added
-    up there.
+    They are views: of ``flat_parameters`` and ``flat_gradients`` those that are trained, of
+    ``flat_frozen`` those that are not, which have no gradient. What a unit of ``earlier``, the
+    rank's units before this one, has too (the tied embedding) is that unit's: one storage, one
+    gradient. ``counted_gradients`` are those that the norm counts here.
+
+    Graphs read parameters in the dtype of the model. The optimizer updates ``flat_masters``, fp32;
+    the trained parameters are a rounded copy of it (:meth:`refresh`), or the same tensor where the
+    model is fp32. Gradients are fp32: those of all microbatches are added up there. ``masters`` are
+    the numbers that a checkpoint has: of what is frozen, the parameter itself.
     """
 
-    def __init__(self, unit: Unit, values: Mapping[str, Tensor]) -> None:
-        """``values`` are the masters by Hugging Face's names."""
+    def __init__(
+        self, unit: Unit, values: Mapping[str, Tensor], earlier: Sequence[UnitState] = ()
+    ) -> None:
+        """``values`` are fp32, by Hugging Face's names."""
         self.unit = unit
-        starts: dict[str, int] = {}
-        size = 0
-        for name, parameter in unit.parameters:
-            starts[name] = size
-            size += -(-math.prod(parameter.shape) // ALIGNMENT) * ALIGNMENT
-        size = -(-size // ROW) * ROW
-        self.flat_masters = torch.zeros(size)
+        layout = flat_layouts([*(state.unit for state in earlier), unit])[unit.name]
+        (dtype,) = {DTYPES[parameter.dtype] for _, parameter in unit.parameters}
+        self.flat_masters = torch.zeros(layout.size)
         self.flat_parameters = self.flat_masters
-        if not all(parameter.dtype == "fp32" for _, parameter in unit.parameters):
-            (dtype,) = {parameter.dtype for _, parameter in unit.parameters}
-            self.flat_parameters = torch.zeros(size, dtype=DTYPES[dtype])
-        self.flat_gradients = torch.zeros(size)
+        if dtype != torch.float32:
+            self.flat_parameters = torch.zeros(layout.size, dtype=dtype)
+        self.flat_frozen = torch.zeros(layout.frozen_size, dtype=dtype)
+        self.flat_gradients = torch.zeros(layout.size)
+        self.counted_gradients = self.flat_gradients[: layout.counted]
         self.masters: dict[str, Tensor] = {}
         self.parameters: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
+
+        def view(flat: Tensor, start: int, shape: tuple[int, ...]) -> Tensor:
+            return flat[start : start + math.prod(shape)].view(shape)
+
         for name, parameter in unit.parameters:
-            part = slice(starts[name], starts[name] + math.prod(parameter.shape))
-            self.masters[name] = self.flat_masters[part].view(parameter.shape)
-            self.parameters[name] = self.flat_parameters[part].view(parameter.shape)
-            self.gradients[name] = self.flat_gradients[part].view(parameter.shape)
+            shape = parameter.shape
+            if name in layout.trained:
+                start = layout.trained[name]
+                self.masters[name] = view(self.flat_masters, start, shape)
+                self.parameters[name] = view(self.flat_parameters, start, shape)
+                self.gradients[name] = view(self.flat_gradients, start, shape)
+            elif name in layout.frozen:
+                self.parameters[name] = view(self.flat_frozen, layout.frozen[name], shape)
+                self.masters[name] = self.parameters[name]
+            else:
+                owner = next(state for state in earlier if parameter.name in state.names)
+                inner = owner.names[parameter.name]
+                self.masters[name] = owner.masters[inner]
+                self.parameters[name] = owner.parameters[inner]
+                if inner in owner.gradients:
+                    self.gradients[name] = owner.gradients[inner]
+                continue
             self.masters[name].copy_(values[parameter.name])
         self.refresh()
 

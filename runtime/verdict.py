@@ -202,6 +202,10 @@ class Describer:
             verb = "to" if program.stream.table[post, CODE] == Code.SEND else "from"
             text = "" if post == row else f" ({instruction_text(program, post)})"
             return f"{verb} rank {self.mesh.rank_at(**at)}{text}"
+        if code == Code.WAIT_TIE:
+            table = program.stream.table
+            peer = int(table[table[:, CODE] == Code.TIE, PEER][0])
+            return f"with rank {self.mesh.rank_at(**(self.mesh.coordinates(rank) | {'pp': peer}))}"
         axes = {
             Code.WAIT_REDUCE: ("dp",),
             Code.WAIT_COUNT: ("dp",),

@@ -287,7 +287,8 @@ CATALOGUE: dict[str, Page] = {
     "E504": Page(
         "collectives in different order",
         "All ranks of a group must start the same collectives in the same order. Two of them do "
-        "not.",
+        "not. Gradients are summed over replicas, and those of tied embeddings over their two "
+        "ranks, once, when they are complete and before the norm.",
     ),
     "E505": Page(
         "a buffer is misused",
@@ -402,6 +403,18 @@ CATALOGUE: dict[str, Page] = {
         'mesh pp = 2  layers "E t*3 | t*3 | t*3 H"',
     ),
     # ---- E9: artifacts and runs -----------------------------------------------------------
+    "E815": Page(
+        "a pattern that freezes nothing",
+        "`freeze` takes patterns of Hugging Face's names of parameters, in which `*` stands for "
+        "anything and `?` for one character: `model.layers.0.*`. This one names no parameter of "
+        "the model. A tied head has no parameter of its own: it is frozen with the embedding.",
+        'freeze "layers.0.*"',
+    ),
+    "E816": Page(
+        "everything is frozen",
+        "The patterns of `freeze` name every parameter of the model: there is nothing to train.",
+        'freeze "*"',
+    ),
     "E901": Page(
         "a compiled folder is damaged",
         "A file of the folder is missing, cut short or does not belong to the others. Compile "

@@ -47,7 +47,8 @@ class GlooTransport:
     get none.
     """
 
-    def __init__(self, mesh: Mesh, timeout: timedelta) -> None:
+    def __init__(self, mesh: Mesh, timeout: timedelta, tied: tuple[int, ...] = ()) -> None:
+        """``tied`` are the two pipeline ranks between which a gradient is tied, if there are."""
         self.rank = dist.get_rank()
         self._queues: dict[str, dist.ProcessGroup] = {}
         for ranks in mesh.groups("pp"):
@@ -63,6 +64,13 @@ class GlooTransport:
                     made[ranks] = _new_group(ranks, timeout)
                 if self.rank in ranks:
                     self._sums[axes] = made[ranks]
+        self._tie: dist.ProcessGroup | None = None
+        for pipeline in mesh.groups("pp") if tied else ():
+            ranks = tuple(pipeline[pp] for pp in tied)
+            if ranks not in made:
+                made[ranks] = _new_group(ranks, timeout)
+            if self.rank in ranks:
+                self._tie = made[ranks]
 
     def post_send(self, link: Link, payload: Tensor) -> Work:
         group = self._queues[link.queue.kind]
@@ -81,6 +89,12 @@ class GlooTransport:
         if group is None:
             return DONE
         work = dist.all_reduce(payload, group=group, async_op=True)
+        assert work is not None
+        return work
+
+    def post_tie(self, payload: Tensor, peer: int) -> Work:
+        assert self._tie is not None, "the group of a tie is made at once"
+        work = dist.all_reduce(payload, group=self._tie, async_op=True)
         assert work is not None
         return work
 

@@ -63,6 +63,13 @@ class Transport(Protocol[P_contra]):
         """
         ...
 
+    def post_tie(self, payload: P_contra, peer: int) -> Work:
+        """Post the sum, in place, over this rank and pipeline rank ``peer`` of its replica.
+
+        Both get equal bits: what is added is two numbers. A program has one at most.
+        """
+        ...
+
 
 class Control(Protocol):
     """What runs outside a step: setting up, gathering results, keeping ranks together.

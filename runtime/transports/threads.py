@@ -153,7 +153,8 @@ class ThreadsTransport:
         self.hub = hub
         self.rank = rank
         at = mesh.coordinates(rank)
-        self._pipeline = mesh.rank_at(**(at | {"pp": 0}))
+        self._pipeline_rank = lambda pp: mesh.rank_at(**(at | {"pp": pp}))
+        self._pipeline = self._pipeline_rank(0)
         self._world = tuple(range(mesh.size))
         self._groups = {
             axes: next(group for group in mesh.groups(*axes) if rank in group)
@@ -180,6 +181,12 @@ class ThreadsTransport:
             work.done = True
         else:
             self.hub.meet(group, self._next(group), name, work, payload, _sum_in_place)
+        return work
+
+    def post_tie(self, payload: Tensor, peer: int) -> ThreadWork:
+        group = tuple(sorted((self.rank, self._pipeline_rank(peer))))
+        work = ThreadWork(self.hub, self.rank, lambda: f"the tie of ranks {group}")
+        self.hub.meet(group, self._next(group), "tie", work, payload, _sum_in_place)
         return work
 
     def barrier(self) -> None:
@@ -235,9 +242,9 @@ def _axis_sets() -> list[tuple[str, ...]]:
 
 
 def _sum_in_place(tensors: list[Tensor]) -> None:
-    """Sums in rank order, so that a run repeats bit for bit."""
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
+    """Sums in rank order, so that a run repeats bit for bit; allocates nothing."""
+    total, *others = tensors
+    for tensor in others:
         total += tensor
-    for tensor in tensors:
+    for tensor in others:
         tensor.copy_(total)

@@ -110,7 +110,7 @@ class _Channel:
 
 @dataclass(slots=True)
 class _Meeting:
-    """A sum over pipeline ranks: how many have posted it, the latest of them, and who waits."""
+    """A sum over pipeline ranks: how many have yet to post it, the latest post, and who waits."""
 
     missing: int
     begins: int = 0
@@ -124,7 +124,8 @@ class _Board:
         self.durations = durations
         self.ready: deque[int] = deque()
         self.channels: dict[Queue, _Channel] = {}
-        self.meetings = {name: _Meeting(ranks) for name in ("norm", "report")}
+        sizes = {"norm": ranks, "report": ranks, "tie": 2}
+        self.meetings = {name: _Meeting(size) for name, size in sizes.items()}
 
     def channel(self, queue: Queue) -> _Channel:
         found = self.channels.get(queue)
@@ -172,11 +173,16 @@ class VirtualTransport:
         if meeting is None:
             self.reduced = max(self.reduced, self.clock) + durations.reduce[name]
             return _Timed(self, self.reduced)
+        return self._join(meeting, durations.norm if name == "norm" else durations.report)
+
+    def post_tie(self, payload: None, peer: int) -> Work:
+        return self._join(self.board.meetings["tie"], self.board.durations.tie)
+
+    def _join(self, meeting: _Meeting, takes: int) -> Work:
         meeting.missing -= 1
         meeting.begins = max(meeting.begins, self.clock)
         if meeting.missing == 0:
             self.board.ready.extend(meeting.waiting)
-        takes = durations.norm if name == "norm" else durations.report
         return _Summed(self, meeting, takes)
 
 
@@ -294,6 +300,9 @@ class ClockMachine:
 
     def bind_report(self, reads: tuple[Operand, ...]) -> Callable[[], Work]:
         return lambda: self.transport.post_sum("report", None, ("dp", "pp"))
+
+    def bind_tie(self, unit: str, peer: int) -> Callable[[], Work]:
+        return lambda: self.transport.post_tie(None, peer)
 
     def post_count(self) -> Work:
         return self.transport.post_sum("count", None, ("dp",))

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.ir.cost import StageCosts
+from schedc.ir.order import Op
 from schedc.program.durations import Durations
+from schedc.program.flat import flat_layouts
 from schedc.program.manifest import Manifest
 from schedc.program.signature import Model, Unit
+from schedc.program.work import work_of
 
 NOMINAL_FLOPS = 50_000_000_000
 """FLOP/s at which graphs are priced that nobody has measured: about one CPU core in fp32."""
@@ -35,6 +38,7 @@ class Times:
     message: float = 0.0
     reduce: Mapping[str, float] = field(default_factory=dict[str, float])
     count: float = 0.0
+    tie: float = 0.0
     norm: float = 0.0
     report: float = 0.0
     step: tuple[float, ...] = ()
@@ -70,6 +74,7 @@ def read_times(path: Path, manifest: Manifest) -> Times:
             message=_seconds(data["message"]),
             reduce={unit: _seconds(time) for unit, time in data["reduce"].items()},
             count=_seconds(data["count"]),
+            tie=_seconds(data["tie"]),
             norm=_seconds(data["norm"]),
             report=_seconds(data["report"]),
             step=tuple(_seconds(time) for time in data["step"]),
@@ -84,8 +89,8 @@ def read_times(path: Path, manifest: Manifest) -> Times:
         raise refuse("was measured on other graphs than those of this build; measure it again")
     if data.get("mesh") != str(mesh):
         raise refuse(f"was measured on mesh {data.get('mesh')}; this build's is {mesh}")
-    graphs = [name for name in manifest.signatures if name != "rotary"]
-    units = [unit.name for unit in manifest.units] if mesh.dp > 1 else []
+    graphs = [n for n, graph in manifest.signatures.items() if n != "rotary" and not graph.idle]
+    units = _reduced_units(manifest) if mesh.dp > 1 else []
     missing = [name for name in graphs if name not in times.graphs]
     missing += [f"the reduction of {unit}" for unit in units if unit not in times.reduce]
     if missing:
@@ -93,6 +98,17 @@ def read_times(path: Path, manifest: Manifest) -> Times:
     if len(times.step) != mesh.pp:
         raise refuse(f"has the step of {len(times.step)} pipeline ranks; this build has {mesh.pp}")
     return times
+
+
+def _reduced_units(manifest: Manifest) -> list[str]:
+    """The units that have gradients of their own."""
+    held = list(zip(manifest.rank_of, manifest.stages, strict=True))
+    found: list[str] = []
+    for rank in range(manifest.mesh.pp):
+        names = {name for at, units in held if at == rank for name in units}
+        layouts = flat_layouts(unit for unit in manifest.units if unit.name in names)
+        found += [name for name, layout in layouts.items() if layout.size]
+    return found
 
 
 def _seconds(value: object) -> float:
@@ -104,16 +120,18 @@ def _seconds(value: object) -> float:
 def stage_costs(
     times: Times, model: Model, partition: tuple[tuple[str, ...], ...], ranks: int
 ) -> StageCosts:
-    """Costs of each stage in seconds, exact to the nanosecond; every operation takes at least one.
+    """Costs of each stage in seconds, exact to the nanosecond.
 
-    Memory is in activation units, a stage ``ranks / stages`` of them.
+    Every operation takes at least one, but for those with nothing to do (frozen parameters), which
+    take none. Memory is in activation units, a stage ``ranks / stages`` of them.
     """
 
     def seconds(op: str) -> tuple[Fraction, ...]:
+        works = [work_of(model, names).has(Op[op]) for names in partition]
         graphs = [[f"{model.unit(name).graphs}.{op}" for name in names] for names in partition]
         return tuple(
-            max(1, sum(_nanoseconds(times.graphs[graph]) for graph in stage)) * NANOSECOND
-            for stage in graphs
+            max(int(works), sum(_nanoseconds(times.graphs[graph]) for graph in stage)) * NANOSECOND
+            for works, stage in zip(works, graphs, strict=True)
         )
 
     return StageCosts(
@@ -134,6 +152,7 @@ def durations(times: Times, ranks: int, units: tuple[Unit, ...]) -> Durations:
         message=_nanoseconds(times.message),
         reduce={unit.name: _nanoseconds(times.reduce.get(unit.name, 0.0)) for unit in units},
         count=_nanoseconds(times.count),
+        tie=_nanoseconds(times.tie),
         norm=_nanoseconds(times.norm),
         step=tuple(_nanoseconds(time) for time in step),
         report=_nanoseconds(times.report),

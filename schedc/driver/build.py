@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schedc.cost.estimate import Times, durations, nominal_times, stage_costs
-from schedc.diagnostics import Diagnostic, DiagnosticError, Source, Span
+from schedc.diagnostics import DiagnosticError, Source, Span
+from schedc.driver.freeze import frozen_parameters
 from schedc.graph.build import build_model
 from schedc.graph.partition import partition
 from schedc.ir.cost import StageCosts
@@ -18,8 +19,9 @@ from schedc.ir.plan import Plan
 from schedc.ir.timeline import Timeline
 from schedc.ir.trace import Trace
 from schedc.ir.verify import verify_order
-from schedc.model.config import PRESETS, LlamaConfig
+from schedc.model.config import PRESETS
 from schedc.model.load import load_config
+from schedc.passes.drop_idle import drop_idle
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
 from schedc.program.manifest import Manifest
@@ -59,16 +61,19 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     plan, instance = plan_and_instance(library, name, settings)
     verify_order(plan.order)
     config = load_config(_model_path(plan), plan.spans.get("model"))
-    _refuse_tied(config, plan.spans.get("model"))
     span = _span(plan, "sequence", "model")
-    model = build_model(config, plan.microbatch, plan.sequence, plan.precision.model, span=span)
+    frozen = frozen_parameters(plan, config)
+    model = build_model(
+        config, plan.microbatch, plan.sequence, plan.precision.model, frozen=frozen, span=span
+    )
     stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
     times = nominal_times(model)
     costs = stage_costs(times, model, stages, plan.mesh.pp)
-    timeline = simulate_order(_portable(plan.order), costs)
-    claims = evaluate_claims(instance, figures(timeline, costs), costs)
+    order = _portable(plan.order)
+    claims = evaluate_claims(instance, figures(simulate_order(order, costs), costs), costs)
     if false := claims_to_diagnostics(claims):
         raise DiagnosticError(false)
+    timeline = simulate_order(drop_idle(order, model, stages), costs)
     programs = compile_programs(timeline, model, stages, plan.mesh.dp, plan.precision.reduce)
     manifest = _manifest(plan, instance, model, timeline, stages, costs)
     trace = predict(manifest, programs, times)
@@ -83,13 +88,6 @@ def predict(manifest: Manifest, programs: Programs, times: Times) -> Trace:
     title = f"{manifest.name}: {manifest.schedule}, {manifest.mesh}"
     notes = (times.note,) if times.note else ()
     return trace_of_programs(timeline, memory, title=title, unit="s", notes=notes)
-
-
-def _refuse_tied(config: LlamaConfig, span: Span | None) -> None:
-    """Until programs sum the two gradients of tied embeddings (the graphs have both)."""
-    if config.tie_word_embeddings:
-        message = "tie_word_embeddings = true is not supported yet: only false is"
-        raise DiagnosticError(Diagnostic("E805", message, span))
 
 
 def _model_path(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from torch import fx
 from schedc.diagnostics import Span
 from schedc.graph.emit import digest, emit, value_of
 from schedc.graph.joint import DTYPES, trace_joint
-from schedc.graph.liveness import peak
+from schedc.graph.liveness import ALONE, peak
 from schedc.graph.llama import Llama
 from schedc.graph.measure import flops, moved
 from schedc.graph.naming import name_nodes
@@ -95,7 +95,8 @@ def _graph(name: str, title: str, part: Part, names: dict[fx.Node, str]) -> tupl
     inputs = tuple(value_of(port) for port in part.inputs)
     outputs = tuple(value_of(port, alias_of(port, part.inputs)) for port in part.outputs)
     source = emit(name, title, part, inputs, outputs, names)
-    signature = Signature(name, "", inputs, outputs, flops(part), moved(part), peak(part))
+    peaks = peak(part), peak(part, ALONE)
+    signature = Signature(name, "", inputs, outputs, flops(part), moved(part), *peaks)
     return replace(signature, digest=digest(source, signature)), source
 
 

@@ -82,7 +82,7 @@ def header(
 def digest(source: str, signature: Signature) -> str:
     """The hash that names a graph: of its text and of its signature, whatever machine made it."""
     ports = [repr(value) for value in (*signature.inputs, *signature.outputs)]
-    costs = f"{signature.flops} {signature.moved} {signature.peak}"
+    costs = f"{signature.flops} {signature.moved} {signature.peak} {signature.peak_beside}"
     text = "\n".join((signature.name, source, *ports, costs))
     return hashlib.sha256(text.encode()).hexdigest()
 

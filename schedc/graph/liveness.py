@@ -10,7 +10,10 @@ from torch import Tensor, fx
 from schedc.graph.split import Part
 from schedc.graph.views import base, is_view
 
-OWNED = ("saved", "owed", "dy")
+OWNED = ("x", "saved", "owed", "dy")
+ALONE = ("saved", "owed")
+"""What a graph owns even where others hold x and dy."""
+
 CALLERS = ("param", "cos", "sin")
 
 
@@ -50,9 +53,12 @@ def _results(call: fx.Node, part: Part) -> tuple[fx.Node | None, ...]:
     return tuple(taken.get(i) for i in range(len(call.meta["val"])))
 
 
-def peak(part: Part) -> int:
-    """The most bytes alive at once during the call: what it allocates and the inputs it owns."""
-    owned = {port.node for port in part.inputs if port.role in OWNED}
+def peak(part: Part, roles: tuple[str, ...] = OWNED) -> int:
+    """The most bytes alive at once during the call: what it allocates and the inputs it owns.
+
+    Those are the ones of ``roles``; the others are alive whatever the call does.
+    """
+    owned = {port.node for port in part.inputs if port.role in roles}
     borrowed = {port.node for port in part.inputs} - owned
     showing = {node: {node} for node in owned}  # by storage: the live values that show it
     live = highest = sum(map(_bytes, owned))

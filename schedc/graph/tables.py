@@ -53,5 +53,5 @@ def rotary_graph(config: LlamaConfig, sequence: int, dtype: str) -> tuple[Signat
     casts = 0 if dtype == "fp32" else 2 * (angles + table)
     moved = 12 * sequence + 2 * size + 6 * angles + casts + (4 * angles if scaled else 0)
     peak = angles + table + (table if not casts else angles + table)
-    signature = Signature("rotary", "", inputs, outputs, 0, moved, peak)
+    signature = Signature("rotary", "", inputs, outputs, 0, moved, peak, peak)
     return replace(signature, digest=digest(source, signature)), source

@@ -18,7 +18,8 @@ class Plan:
     """A plan block after name and type checks, with its schedule evaluated to an order.
 
     ``model`` is a preset's name or a path. ``layers`` is ``"balanced"``, ``"even"`` or a layout
-    string. ``spans`` holds the place of each key that was written, for later errors.
+    string. ``freeze`` are patterns of names of parameters. ``spans`` holds the place of each key
+    that was written, and that of each pattern under ``freeze PATTERN``, for later errors.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Plan:
     layers: str
     precision: Precision
     optimizer: Optimizer
+    freeze: tuple[str, ...]
     spans: dict[str, Span]
 
     @property

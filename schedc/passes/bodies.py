@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from schedc.ir.order import Op
 from schedc.program.body import Body, Call, Step
-from schedc.program.signature import Model, Unit
+from schedc.program.signature import Model, Signature, Unit
+from schedc.program.work import work_of
 
 Partition = tuple[tuple[str, ...], ...]
 """The units of each stage."""
@@ -21,8 +24,11 @@ def make_bodies(model: Model, partition: Partition) -> dict[tuple[Op, int], Body
         I(s): for each unit, last to first: call unit.I
         W(s): for each unit, last to first: call unit.W
         B(s): for each unit, last to first: call unit.I, then unit.W
+        graphs that are idle are not called; an operation that would call none has no body
 
-    B alternates so that no more than one unit's inputs of W are alive at a time.
+    B alternates so that no more than one unit's inputs of W are alive at a time. F saves nothing of
+    a unit without I, and I owes nothing of one without W. I gives the gradient of the stage's
+    input if and only if a unit before it has anything to train: its first graph's signature tells.
     """
     bodies: dict[tuple[Op, int], Body] = {}
     for stage, names in enumerate(partition):
@@ -39,14 +45,19 @@ class _StageBodies:
         self.model = model
         self.stage = stage
         self.units = units
+        self.work = work_of(model, (unit.name for unit in units))
         self.input = "tokens" if units[0].kind == "embedding" else "x"
-        self.has_dx = units[0].kind != "embedding"
         self.has_head = units[-1].kind == "head"
         self.held_by_I = self._saved_input()
         self.held_by_W = self._owed_inputs()
 
     def bodies(self) -> tuple[Body, ...]:
-        return self._forward(), self._input_gradient(), self._weight_gradient(), self._backward()
+        bodies = [self._forward()]
+        if self.work.I:
+            bodies += [self._input_gradient(), self._backward()]
+        if self.work.W:
+            bodies.append(self._weight_gradient())
+        return tuple(bodies)
 
     def _forward(self) -> Body:
         labels = ("labels",) if self.has_head else ()
@@ -56,40 +67,54 @@ class _StageBodies:
             source = self.input if j == 0 else f"h{j}"
             target = output if j == len(self.units) - 1 else f"h{j + 1}"
             reads = (source, *(labels if unit.kind == "head" else ()))
-            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, f"saved.{j}")))
+            kept = () if self._graph(j, "I").idle else (f"saved.{j}",)
+            steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, *kept)))
         reads = (self.input, *labels)
-        return Body(Op.F, self.stage, False, reads, (output, "saved"), tuple(steps))
+        saved = ("saved",) if self.work.I else ()
+        return Body(Op.F, self.stage, False, reads, (output, *saved), tuple(steps))
 
-    def _call_I(self, j: int) -> Call:
+    def _graph(self, j: int, op: str) -> Signature:
+        return self.model.graphs[f"{self.units[j].graphs}.{op}"]
+
+    def _calls_I(self, j: int) -> tuple[Call, ...]:
+        """The call of unit ``j``'s I; none where it is idle."""
         unit = self.units[j]
+        graph = self._graph(j, "I")
+        if graph.idle:
+            return ()
         last = j == len(self.units) - 1
         gradient = ("tangent" if unit.kind == "head" else "dy") if last else f"dh{j + 1}"
-        graph = self.model.graphs[f"{unit.graphs}.I"]
         labels = ("labels",) if graph.inputs_of("labels") else ()
-        target = () if unit.kind == "embedding" else ("dx",) if j == 0 else (f"dh{j}",)
+        target = () if not graph.outputs_of("dx") else ("dx",) if j == 0 else (f"dh{j}",)
         reads = (f"saved.{j}", gradient, *labels)
-        return Call(graph.name, unit.name, reads, (*target, f"owed.{j}"))
+        kept = () if self._graph(j, "W").idle else (f"owed.{j}",)
+        return (Call(graph.name, unit.name, reads, (*target, *kept)),)
 
-    def _call_W(self, j: int) -> Call:
+    def _calls_W(self, j: int) -> tuple[Call, ...]:
         unit = self.units[j]
-        return Call(f"{unit.graphs}.W", unit.name, (f"owed.{j}",), ())
+        graph = self._graph(j, "W")
+        return () if graph.idle else (Call(graph.name, unit.name, (f"owed.{j}",), ()),)
 
     def _input_gradient(self) -> Body:
-        steps = tuple(self._call_I(j) for j in reversed(range(len(self.units))))
-        return Body(Op.I, self.stage, False, self._reads_of_I(), (*self._dx(), "owed"), steps)
+        owed = ("owed",) if self.work.W else ()
+        steps = tuple(call for j in self._backwards() for call in self._calls_I(j))
+        return Body(Op.I, self.stage, False, self._reads_of_I(), (*self._dx(), *owed), steps)
 
     def _weight_gradient(self) -> Body:
-        steps = tuple(self._call_W(j) for j in reversed(range(len(self.units))))
+        steps = tuple(call for j in self._backwards() for call in self._calls_W(j))
         return Body(Op.W, self.stage, False, (*self.held_by_W, "owed"), (), steps)
 
     def _backward(self) -> Body:
         steps: list[Step] = []
-        for j in reversed(range(len(self.units))):
-            steps += [self._call_I(j), self._call_W(j)]
+        for j in self._backwards():
+            steps += [*self._calls_I(j), *self._calls_W(j)]
         return Body(Op.B, self.stage, False, self._reads_of_I(), self._dx(), tuple(steps))
 
+    def _backwards(self) -> Iterable[int]:
+        return reversed(range(len(self.units)))
+
     def _dx(self) -> tuple[str, ...]:
-        return ("dx",) if self.has_dx else ()
+        return ("dx",) if self.work.dx else ()
 
     def _reads_of_I(self) -> tuple[str, ...]:
         head = self.model.graphs[f"{self.units[-1].graphs}.I"]

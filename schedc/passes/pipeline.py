@@ -8,6 +8,7 @@ from schedc.passes.bodies import Partition
 from schedc.passes.lower import lower
 from schedc.passes.reduce_gradients import reduce_gradients
 from schedc.passes.reuse_buffers import reuse_buffers
+from schedc.passes.tie_embeddings import tie_embeddings
 from schedc.program.program import Programs
 from schedc.program.signature import Model
 from schedc.program.verify import verify_programs
@@ -24,15 +25,18 @@ def compile_programs(
 
     ``replicas`` is the size of dp, ``reduce`` the dtype in which gradients are summed over it.
 
-    The verifier runs after every pass. Raises DiagnosticError where it refuses.
+    The order has no operations with nothing to do (:func:`schedc.passes.drop_idle.drop_idle`). The
+    verifier runs after every pass. Raises DiagnosticError where it refuses.
     """
     order = timeline.order
     label = f"{order.name} #{order_digest(order)}"
     programs = lower(timeline, model, partition, label)
-    verify_programs(programs, model, replicas=1)
+    verify_programs(programs, model, replicas=1, tied=False)
     if replicas > 1:
-        programs = reduce_gradients(programs, reduce)
-        verify_programs(programs, model, replicas)
+        programs = reduce_gradients(programs, model, reduce)
+        verify_programs(programs, model, replicas, tied=False)
+    programs = tie_embeddings(programs, model)
+    verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)
     verify_programs(programs, model, replicas)
     return programs

@@ -1,7 +1,8 @@
-"""Gradient reduction: sum every unit's gradients over dp, as soon as its last W is done."""
+"""Gradient reduction: sum every unit's gradients over dp, as soon as the last of them is there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,35 +23,40 @@ from schedc.program.instructions import (
     Table,
 )
 from schedc.program.program import Programs, RankProgram
+from schedc.program.signature import Model
+from schedc.program.work import GradientCall, gradient_calls
 
 
-def reduce_gradients(programs: Programs, dtype: str = "fp32") -> Programs:
+def reduce_gradients(programs: Programs, model: Model, dtype: str = "fp32") -> Programs:
     """Programs whose replicas agree on their gradients before the norm is taken.
+
+    Units that have no gradients of their own, being frozen, are not reduced. A tied parameter whose
+    two units lie on one rank has one gradient, which is reduced once both have given theirs.
 
     Contract: no program reduces yet. The mesh has more than one replica. ``dtype`` is what the sums
     are taken in.
 
     Pseudocode::
 
-        for each stage of a rank: the last W or B in the stream runs a variant of its body
-            that starts a reduction after each unit's weight gradients
+        for each unit of a rank: the last run in the stream that adds to its gradients (a W or B; an
+            I where only small ones are trained) runs a variant of its body
+            that starts the unit's reduction after the call that gives the last of them
         before norm: wait for every unit's reduction, in the order in which they were started
     """
-    return tuple(_reduce(program, dtype) for program in programs)
+    return tuple(_reduce(program, model, dtype) for program in programs)
 
 
-def _reduce(program: RankProgram, dtype: str) -> RankProgram:
+def _reduce(program: RankProgram, model: Model, dtype: str) -> RankProgram:
     table = program.stream.table.copy()
     bodies = list(program.bodies)
-    is_run = table[:, CODE] == Code.RUN
-    is_last_kind = is_run & ((table[:, OP] == Op.W) | (table[:, OP] == Op.B))
-    last_rows = sorted(
-        int((is_last_kind & (table[:, STAGE] == stage)).nonzero()[0][-1])
-        for stage, _ in program.stages
-    )
+    calls = gradient_calls(model, program.stages)
+    last: dict[int, list[str]] = {}
+    for unit, its in calls.items():
+        last.setdefault(max(_last_row(table, call) for call in its), []).append(unit)
     started: list[str] = []
-    for row in last_rows:
-        body = _reducing(bodies[int(table[row, BODY])], dtype)
+    for row, ending in sorted(last.items()):
+        its = {unit: calls[unit] for unit in ending}
+        body = _reducing(bodies[int(table[row, BODY])], its, dtype)
         table[row, BODY] = len(bodies)
         bodies.append(body)
         started += [step.unit for step in body.steps if isinstance(step, Reduce)]
@@ -58,6 +64,13 @@ def _reduce(program: RankProgram, dtype: str) -> RankProgram:
     table, bodies = _drop_unused(_with_waits(table, units), bodies)
     stream = Stream(table, program.stream.operands, program.stream.units, program.stream.places)
     return replace(program, stream=stream, bodies=tuple(bodies))
+
+
+def _last_row(table: Table, call: GradientCall) -> int:
+    """The last run in which ``call`` is made."""
+    stage, op, _ = call
+    makes = np.isin(table[:, OP], (Op[op], Op.B)) & (table[:, STAGE] == stage)
+    return int((makes & (table[:, CODE] == Code.RUN)).nonzero()[0][-1])
 
 
 def _drop_unused(table: Table, bodies: list[Body]) -> tuple[Table, list[Body]]:
@@ -68,13 +81,22 @@ def _drop_unused(table: Table, bodies: list[Body]) -> tuple[Table, list[Body]]:
     return table, [bodies[i] for i in used]
 
 
-def _reducing(body: Body, dtype: str) -> Body:
-    """The variant of a W or B body that also starts the reductions."""
+def _reducing(body: Body, ending: Mapping[str, tuple[GradientCall, ...]], dtype: str) -> Body:
+    """The variant of a body that also starts the reductions of the units in ``ending``.
+
+    Each follows the last of the calls that add to the unit's gradients.
+    """
+    after: dict[int, list[str]] = {}
+    for unit, calls in ending.items():
+        at = [
+            index
+            for index, step in enumerate(body.steps)
+            if isinstance(step, Call) and (body.stage, step.graph[-1], step.unit) in calls
+        ]
+        after.setdefault(at[-1], []).append(unit)
     steps: list[Step] = []
-    for step in body.steps:
-        steps.append(step)
-        if isinstance(step, Call) and step.graph.endswith(".W"):
-            steps.append(Reduce(step.unit, GRADIENT_AXES, dtype))
+    for index, step in enumerate(body.steps):
+        steps += [step, *(Reduce(unit, GRADIENT_AXES, dtype) for unit in after.get(index, ()))]
     return replace(body, last=True, steps=tuple(steps))
 
 

@@ -37,6 +37,9 @@ def make_transfers(timeline: Timeline) -> tuple[Transfer, ...]:
     deadlock by construction, whatever the buffering: the earliest transfer not yet done has both
     its posts before any wait for a later one.
 
+    The gradient of an input goes to the stage before if that has an operation that reads it: the
+    order of a model with frozen parameters (:mod:`schedc.passes.drop_idle`) may have none.
+
     Contract: every operation takes time in ``timeline``, so that a message starts later than those
     its producer depends on.
     """
@@ -49,7 +52,8 @@ def make_transfers(timeline: Timeline) -> tuple[Transfer, ...]:
         for i, (op, stage, microbatch, _) in enumerate(rows):
             if op == Op.F or op == Op.B or op == Op.I:
                 neighbour = stage + 1 if op == Op.F else stage - 1
-                if 0 <= neighbour < order.stages and order.rank_of[neighbour] != rank:
+                reads = (op == Op.F, neighbour, microbatch) in consumer
+                if reads and order.rank_of[neighbour] != rank:
                     found.append((ends[i], rank, i, op, stage, microbatch))
     numbers: dict[Queue, int] = {}
     transfers: list[Transfer] = []

@@ -15,7 +15,7 @@ def _value(role: Role, alias: str | None = None) -> Value:
 
 
 def _signature(name: str, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Signature:
-    return Signature(name, "abstract", inputs, outputs, flops=1, moved=0, peak=0)
+    return Signature(name, "abstract", inputs, outputs, flops=1, moved=0, peak=0, peak_beside=0)
 
 
 def abstract_model(stages: int) -> tuple[Model, tuple[tuple[str, ...], ...]]:

@@ -19,7 +19,8 @@ class Durations:
     * a rank's reductions follow one another: each starts when it was posted and the one before it
       has ended, and takes ``reduce[unit]``;
     * ``count`` takes ``count`` from its post; ``norm`` and ``report`` start when the last pipeline
-      rank has posted them, and take ``norm`` and ``report``;
+      rank has posted them, ``tie`` when both of its ranks have, and take ``norm``, ``report`` and
+      ``tie``;
     * ``step`` takes ``step[rank]``; ``load`` takes nothing.
 
     Replicas (dp) run the same program at the same speed, so one of them is timed.
@@ -33,3 +34,4 @@ class Durations:
     norm: int
     step: tuple[int, ...]
     report: int
+    tie: int = 0

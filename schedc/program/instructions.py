@@ -8,10 +8,12 @@ Only ``wait`` blocks. Everything else computes, or posts something that a later 
 ``send``    post a message to another rank; the buffer stays in use until its wait
 ``recv``    post a receive into a buffer; the buffer is filled after its wait
 ``count``   post the sum over dp of the step's valid labels
+``tie``     post the sum of a tied parameter's two gradients over the two ranks that have one
 ``norm``    post the sum over pp of the squares of all gradients
 ``step``    clip by the norm and take the optimizer's step
 ``report``  post the sum over dp and pp of the microbatches' losses
-``wait``    block until a message, a unit's reduction, the count, the norm or the report is there
+``wait``    block until a message, a unit's reduction, the count, the tie, the norm or the report
+            is there
 ==========  ==============================================================================
 
 A stream of a million instructions is one integer table; the dataclasses are views of its rows.
@@ -41,17 +43,20 @@ class Code(IntEnum):
     NORM = 5
     STEP = 6
     REPORT = 7
-    WAIT_MESSAGE = 8
-    WAIT_REDUCE = 9
-    WAIT_COUNT = 10
-    WAIT_NORM = 11
-    WAIT_REPORT = 12
+    TIE = 8
+    WAIT_MESSAGE = 9
+    WAIT_REDUCE = 10
+    WAIT_COUNT = 11
+    WAIT_TIE = 12
+    WAIT_NORM = 13
+    WAIT_REPORT = 14
 
 
 CODE, OP, STAGE, MICROBATCH, PEER, QUEUE, SEQUENCE, BODY, READS, WRITES, REF, PLACE = range(12)
 """Columns. READS and WRITES index ``Stream.operands``; BODY the program's bodies; QUEUE its queues;
-REF is the row of the send or recv that WAIT_MESSAGE waits for, or the unit of WAIT_REDUCE; PLACE
-indexes ``Stream.places``. -1 where a column has no meaning."""
+REF is the row of the send or recv that WAIT_MESSAGE waits for, or the unit of TIE and WAIT_REDUCE;
+PEER the other rank of SEND, RECV and TIE; PLACE indexes ``Stream.places``. -1 where a column has no
+meaning."""
 
 COLUMNS = 12
 Table = npt.NDArray[np.int32]
@@ -118,6 +123,15 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Tie:
+    """Post the sum of the gradients of the parameter that ``unit`` shares with one on ``peer``."""
+
+    unit: str
+    peer: int
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Norm:
     place: str = ""
 
@@ -156,6 +170,11 @@ class WaitCount:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitTie:
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WaitNorm:
     place: str = ""
 
@@ -171,12 +190,14 @@ Instruction = (
     | Send
     | Recv
     | Count
+    | Tie
     | Norm
     | Step
     | Report
     | WaitMessage
     | WaitReduce
     | WaitCount
+    | WaitTie
     | WaitNorm
     | WaitReport
 )
@@ -223,6 +244,8 @@ class Stream:
             return WaitMessage(row[REF], reads[0], place)
         if code is Code.WAIT_REDUCE:
             return WaitReduce(self.units[row[REF]], place)
+        if code is Code.TIE:
+            return Tie(self.units[row[REF]], row[PEER], place)
         if code is Code.REPORT:
             return Report(reads, place)
         return _BARE[code](place)
@@ -233,6 +256,7 @@ _BARE = {
     Code.NORM: Norm,
     Code.STEP: Step,
     Code.WAIT_COUNT: WaitCount,
+    Code.WAIT_TIE: WaitTie,
     Code.WAIT_NORM: WaitNorm,
     Code.WAIT_REPORT: WaitReport,
 }

@@ -10,6 +10,9 @@ from schedc.diagnostics import Diagnostic, Source, Span
 
 NUMBER = re.compile(r"-?\d+", re.ASCII)
 COMMENT = re.compile(r"(?:^|(?<=\s))#(?=\s|$)")
+WORD = re.compile(r'[^\s#"!,:\[\]]+')
+"""The name of a buffer, unit, graph, axis or value."""
+
 LARGEST = 2**31 - 1
 
 
@@ -48,6 +51,18 @@ class Line:
         if index < len(self.words):
             return self.words[index]
         raise self.refuse(index, expected)
+
+    def name(self, index: int, expected: str) -> str:
+        """The name at ``index``."""
+        word = self.word(index, expected)
+        if not WORD.fullmatch(word) or word == "->":
+            raise self.refuse(index, expected)
+        return word
+
+    def names(self, start: int, stop: int | None = None) -> tuple[str, ...]:
+        """The names from ``start`` on."""
+        end = len(self.words) if stop is None else stop
+        return tuple(self.name(index, "a name") for index in range(start, end))
 
     def keyword(self, index: int, *choices: str) -> str:
         word = self.word(index, " or ".join(f"`{choice}`" for choice in choices))

@@ -50,6 +50,7 @@ def signature_from_json(text: str) -> Signature:
         flops=_get(fields, "flops", int),
         moved=_get(fields, "moved", int),
         peak=_get(fields, "peak", int),
+        peak_beside=_get(fields, "peak_beside", int),
     )
 
 
@@ -141,6 +142,15 @@ def _consistent(manifest: Manifest) -> Manifest:
         graphs.add("rotary")
     if missing := sorted(graphs - set(manifest.signatures)):
         raise ValueError(f"`graphs` lacks {', '.join(missing)}")
+    for unit in manifest.units:
+        both = [manifest.signatures[f"{unit.graphs}.{op}"] for op in "IW"]
+        given = sorted(value.name for graph in both for value in graph.outputs_of("grad"))
+        trained = sorted(name for name, parameter in unit.parameters if not parameter.frozen)
+        if given != trained:
+            raise ValueError(
+                f"{unit.name} trains {' '.join(trained) or 'nothing'}, and its graphs give "
+                f"gradients of {' '.join(given) or 'nothing'}"
+            )
     return manifest
 
 

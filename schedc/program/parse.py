@@ -109,7 +109,7 @@ class _Parser:
                 self._rank(line)
             case "stage":
                 stage = self._stage(line)
-                self.stages.append((stage, tuple(line.words[2:])))
+                self.stages.append((stage, line.names(2)))
             case "buffer":
                 self._buffer(line)
             case "queue":
@@ -155,7 +155,7 @@ class _Parser:
         return str(value)
 
     def _buffer(self, line: Line) -> None:
-        name = line.word(1, "the buffer's name")
+        name = line.name(1, "the buffer's name")
         kinds = get_args(BufferKind)
         kind = line.keyword(2, *kinds)
         dtype, shape, at = "", (), 3
@@ -203,19 +203,20 @@ class _Parser:
 
     def _step(self, line: Line) -> Step:
         if line.keyword(0, "call", "reduce") == "call":
-            graph, unit = line.word(1, "a graph"), line.word(2, "a unit")
+            graph, unit = line.name(1, "a graph"), line.name(2, "a unit")
             return Call(graph, unit, *_arrow(line, 3))
-        unit = line.word(1, "a unit")
-        over, dtype = line.words[2:], "fp32"
-        if "in" in over:
-            at = over.index("in") + 2
-            dtype = line.keyword(at + 1, *REDUCE_DTYPES)
-            line.end(at + 2)
-            over = line.words[2:at]
-        if over:
-            line.keyword(2, "over")
-            line.word(3, "the axes to sum over")
-        return Reduce(unit, tuple(over[1:]), dtype)
+        unit = line.name(1, "a unit")
+        over, dtype = len(line.words), "fp32"
+        if "in" in line.words[2:]:
+            over = line.words.index("in", 2)
+            dtype = line.keyword(over + 1, *REDUCE_DTYPES)
+            line.end(over + 2)
+        if over == 2:
+            return Reduce(unit, (), dtype)
+        line.keyword(2, "over")
+        if over == 3:
+            line.name(over, "the axes to sum over")
+        return Reduce(unit, line.names(3, over), dtype)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused.append(refused.diagnostic)
@@ -225,10 +226,9 @@ class _Parser:
 
 def _arrow(line: Line, start: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names read and written, ``x labels -> loss saved``."""
-    words = line.words[start:]
-    if "->" not in words:
-        return tuple(words), ()
-    at = words.index("->")
-    if at == len(words) - 1:
+    if "->" not in line.words[start:]:
+        return line.names(start), ()
+    at = line.words.index("->", start)
+    if at == len(line.words) - 1:
         raise line.refuse(len(line.words), "what is written")
-    return tuple(words[:at]), tuple(words[at + 1 :])
+    return line.names(start, at), line.names(at + 1)

@@ -47,6 +47,7 @@ class StreamParser:
             "recv": self._recv,
             "wait": self._wait,
             "report": self._report,
+            "tie": self._tie,
             "count": self._bare(Code.COUNT),
             "norm": self._bare(Code.NORM),
             "step": self._bare(Code.STEP),
@@ -195,13 +196,11 @@ class StreamParser:
             line.end(at + 2)
             return (code, *_NO_TASK, *_NO_LINK, -1, 0, 0, -1)
         if what == "reduce":
-            unit = line.word(at + 2, "a unit of this rank")
-            if unit not in self._units:
-                raise line.unknown(at + 2, "unit", unit, self._units)
+            unit = self._unit(line, at + 2)
             line.end(at + 3)
-            return (Code.WAIT_REDUCE, *_NO_TASK, *_NO_LINK, -1, 0, 0, self._units[unit])
+            return (Code.WAIT_REDUCE, *_NO_TASK, *_NO_LINK, -1, 0, 0, unit)
         if OPERAND.fullmatch(what) is None:
-            expected = "a slot such as x.0, or reduce, count, norm or report"
+            expected = "a slot such as x.0, or reduce, count, tie, norm or report"
             raise line.refuse(at + 1, expected)
         operand = self._one_operand(line, at + 1)
         slot = what.rstrip("!")
@@ -212,6 +211,20 @@ class StreamParser:
             row = self._posts.latest(slot)
         self._posts.close(slot, row)
         return (Code.WAIT_MESSAGE, *_NO_TASK, *_NO_LINK, -1, operand, 0, row)
+
+    def _unit(self, line: Line, at: int) -> int:
+        unit = line.word(at, "a unit of this rank")
+        if unit not in self._units:
+            raise line.unknown(at, "unit", unit, self._units)
+        return self._units[unit]
+
+    def _tie(self, line: Line, at: int) -> Row:
+        unit = self._unit(line, at + 1)
+        line.keyword(at + 2, "<->")
+        line.keyword(at + 3, "rank")
+        peer = line.integer(at + 4, "a rank")
+        line.end(at + 5)
+        return (Code.TIE, *_NO_TASK, peer, -1, -1, -1, 0, 0, unit)
 
     def _report(self, line: Line, at: int) -> Row:
         reads = self._some_operands(line, at + 1, len(line.words))
@@ -228,4 +241,9 @@ class StreamParser:
         return parse
 
 
-_WAITS = {"count": Code.WAIT_COUNT, "norm": Code.WAIT_NORM, "report": Code.WAIT_REPORT}
+_WAITS = {
+    "count": Code.WAIT_COUNT,
+    "tie": Code.WAIT_TIE,
+    "norm": Code.WAIT_NORM,
+    "report": Code.WAIT_REPORT,
+}

@@ -24,6 +24,7 @@ from schedc.program.instructions import (
     Code,
     Stream,
 )
+from schedc.program.lines import WORD
 from schedc.program.program import Buffer, RankProgram
 
 PLACE_COLUMN = 64
@@ -33,13 +34,13 @@ PLAIN_PLACE = re.compile(
     r'[^\s"\ud800-\udfff][^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*:[0-9]+'
 )
 PLAIN_ORDER = re.compile(r'(?!")(?!#(?: |$))\S+(?: (?!#(?: |$))\S+)*')
-WORD = re.compile(r'[^\s#"!,:\[\]]+')
 
 _BARE = {
     Code.COUNT: "count",
     Code.NORM: "norm",
     Code.STEP: "step",
     Code.WAIT_COUNT: "wait  count",
+    Code.WAIT_TIE: "wait  tie",
     Code.WAIT_NORM: "wait  norm",
     Code.WAIT_REPORT: "wait  report",
 }
@@ -212,6 +213,8 @@ class _Lines:
             return f"load  {self.operands(row[WRITES])} <- m{row[MICROBATCH]}"
         if code == Code.WAIT_REDUCE:
             return f"wait  reduce {self._stream.units[row[REF]]}"
+        if code == Code.TIE:
+            return f"tie   {self._stream.units[row[REF]]} <-> rank {row[PEER]}"
         if code == Code.REPORT:
             return f"report {self.operands(row[READS])}".rstrip()
         return _BARE[Code(code)]

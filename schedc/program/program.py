@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schedc.program.body import Body
-from schedc.program.instructions import Stream
+from schedc.program.instructions import CODE, Code, Stream
 
 BufferKind = Literal["tokens", "labels", "x", "y", "dy", "dx", "saved", "owed", "loss"]
 
@@ -73,3 +73,8 @@ class RankProgram:
 
 Programs = tuple[RankProgram, ...]
 """The programs of all pipeline ranks, by rank."""
+
+
+def tied_ranks(programs: Programs) -> tuple[int, ...]:
+    """The two pipeline ranks whose programs tie a gradient, the lower first; none where none do."""
+    return tuple(p.rank for p in programs if (p.stream.table[:, CODE] == Code.TIE).any())

@@ -70,8 +70,9 @@ class Signature:
     The embedding has no ``dx``; its I computes nothing and hands dy and tokens on as owed, so that
     every unit has the same three graphs. ``flops`` counts a multiply-add as two. ``moved`` is the
     bytes that all nodes read and write. ``peak`` is the largest number of bytes alive during the
-    call among what the graph allocated and the inputs it owns (saved, owed and dy: dropped at their
-    last use).
+    call among what the graph allocated and the inputs it owns (x, saved, owed and dy: dropped at
+    their last use; an x that is saved stays); ``peak_beside`` the same where others hold x and dy,
+    without these.
 
     Where parameters are frozen, graphs have less to do, and their signatures say so: no ``grad`` of
     what is frozen, no ``dx`` where no unit below has anything to train, and no ``dy`` where neither
@@ -87,6 +88,7 @@ class Signature:
     flops: int
     moved: int
     peak: int
+    peak_beside: int
 
     @property
     def idle(self) -> bool:

@@ -23,6 +23,7 @@
   order in which they stand, so that lines may be moved, deleted and repeated by hand.
 * ``x.0!`` is the last use of slot 0 of buffer ``x``. ``wait x.0`` waits for the latest post on the
   slot that was not waited for yet; ``wait x.0 @12`` for the one at row 12.
+* ``tie head <-> rank 0`` sums the gradient of what the unit shares with one on that rank.
 * ``last`` after a task chooses the body that also starts the reductions of gradients.
 * After ``#`` stands the place that an instruction comes from, ``file:line`` (in JSON quotes where
   the file's name is odd). Any other comment is skipped, and so are blank lines and lines of

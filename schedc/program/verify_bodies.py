@@ -1,4 +1,4 @@
-"""Bodies: every graph of the stage once, each on the value it wants (E508).
+"""Bodies: every graph of the stage that is not idle once, each on the value it wants (E508).
 
 A body is interpreted over names. Each name stands for a value of the stage, ``(kind, j)``: ``h j``
 is the hidden states before unit ``j`` (``h 0`` the stage's input, ``h n`` its output), ``dh j``
@@ -14,6 +14,9 @@ from schedc.program.body import GRADIENT_AXES, REDUCE_DTYPES, Body, Call, Reduce
 from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model, Unit
 from schedc.program.verify_columns import Findings
+from schedc.program.verify_gradients import gradients_of
+from schedc.program.verify_model import check_model
+from schedc.program.work import EVERYTHING, GradientCall, work_of
 
 Value = tuple[str, int]
 
@@ -30,46 +33,17 @@ def check_bodies(programs: Programs, model: Model | None, findings: Findings) ->
     """All bodies of all programs; with a model also against its units and graphs."""
     stages = sum(len(program.stages) for program in programs)
     if model is not None:
-        _check_units(programs, model, findings)
-        _check_outputs(model, findings)
+        check_model(programs, model, findings)
         if findings:
             return
     for program in programs:
+        gives = gradients_of(program, model)
         names = Counter(body.name for body in program.bodies)
         for name in sorted(name for name, count in names.items() if count > 1):
             findings.add("E508", f"rank {program.rank} has the body `{name}` twice")
         for body in program.bodies:
-            check = _BodyCheck(program, body, stages, model, findings)
+            check = _BodyCheck(program, body, stages, model, gives, findings)
             check.run()
-
-
-def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
-    """The stages hold the model's units, all of them, in order."""
-    held = {stage: units for program in programs for stage, units in program.stages}
-    there = [unit for stage in sorted(held) for unit in held[stage]]
-    wanted = [unit.name for unit in model.units]
-    if there != wanted:
-        for unit in wanted:
-            if there.count(unit) != 1:
-                count = there.count(unit)
-                findings.add(
-                    "E508", f"the model's unit {unit} stands in {count} stages, not in one"
-                )
-        for unit in sorted(set(there) - set(wanted)):
-            findings.add("E508", f"the model has no unit {unit}")
-        if not findings:
-            findings.add("E508", "the stages do not hold the model's units in order")
-
-
-def _check_outputs(model: Model, findings: Findings) -> None:
-    """What is sent has memory of its own: else a received slot is reused while it is sent."""
-    names = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FI")
-    for name in names:
-        graph = model.graphs.get(name)
-        for value in graph.outputs_of("y", "dx") if graph is not None else ():
-            if value.alias is not None:
-                what = f"the output `{value.name}` of {name} shares the memory of `{value.alias}`"
-                findings.add("E508", f"{what}, which is reused while the output is sent")
 
 
 class _BodyCheck:
@@ -81,13 +55,15 @@ class _BodyCheck:
         body: Body,
         stages: int,
         model: Model | None,
+        gives: dict[str, tuple[GradientCall, ...]],
         findings: Findings,
     ) -> None:
-        self.body, self.model, self.findings = body, model, findings
+        self.body, self.model, self.gives, self.findings = body, model, gives, findings
         self.where = f"rank {program.rank}, body `{body.name}`"
         self.names: tuple[str, ...] = dict(program.stages).get(body.stage, ())
         self.is_local = any(stage == body.stage for stage, _ in program.stages)
         self.first, self.final = body.stage == 0, body.stage == stages - 1
+        self.work = EVERYTHING if model is None else work_of(model, self.names)
         self.values: dict[str, Value] = {}
         self.calls: Counter[tuple[str, int]] = Counter()
 
@@ -95,6 +71,11 @@ class _BodyCheck:
         body = self.body
         if not self.is_local or body.op not in _CALLS:
             self._refuse("this rank does not hold the stage, or the operation has no body")
+            return
+        if not self.work.has(body.op):
+            self._refuse(
+                "there is nothing to do: what it would train, and all before it, is frozen"
+            )
             return
         if not self._interface():
             return
@@ -119,10 +100,11 @@ class _BodyCheck:
         source = "tokens" if self.first else "x"
         labels = {"labels"} if self.final else set[str]()
         gradient = set[str]() if self.final else {"dy"}
-        dx = set[str]() if self.first else {"dx"}
+        dx = {"dx"} if self.work.dx and not self.first else set[str]()
+        saved, owed = ({n} if does else set[str]() for n, does in self._kept())
         needed, written = {
-            Op.F: ({source} | labels, {"loss" if self.final else "y", "saved"}),
-            Op.I: (gradient | {"saved"}, dx | {"owed"}),
+            Op.F: ({source} | labels, {"loss" if self.final else "y"} | saved),
+            Op.I: (gradient | {"saved"}, dx | owed),
             Op.B: (gradient | {"saved"}, dx),
             Op.W: ({"owed"}, set[str]()),
         }[op]
@@ -137,6 +119,16 @@ class _BodyCheck:
             self._refuse(f"it must write {_list(written)}; it writes {_list(writes)}")
             good = False
         return good
+
+    def _kept(self) -> tuple[tuple[str, bool], tuple[str, bool]]:
+        """What a later operation of the stage reads of this one's tensors."""
+        return ("saved", self.work.I), ("owed", self.work.W)
+
+    def _is_called(self, kind: str, j: int) -> bool:
+        """Whether the graph of unit ``j`` has anything to do."""
+        if self.model is None:
+            return True
+        return not self.model.graphs[f"{self.model.unit(self.names[j]).graphs}.{kind}"].idle
 
     def _bind_reads(self) -> None:
         last = len(self.names)
@@ -192,11 +184,13 @@ class _BodyCheck:
         is_head = self.final and j == len(self.names) - 1
         if kind == "F":
             labels: tuple[Value, ...] = (("labels", 0),) if is_head else ()
-            return (("h", j), *labels), (("h", j + 1), ("saved", j))
+            saved: tuple[Value, ...] = (("saved", j),) if self._is_called("I", j) else ()
+            return (("h", j), *labels), (("h", j + 1), *saved)
         if kind == "I":
             labels = (("labels", 0),) if self._labels_in_I(call, is_head) else ()
-            dx: tuple[Value, ...] = () if self.first and j == 0 else (("dh", j),)
-            return (("saved", j), ("dh", j + 1), *labels), (*dx, ("owed", j))
+            dx: tuple[Value, ...] = (("dh", j),) if self._dx_in_I(call, j) else ()
+            owed: tuple[Value, ...] = (("owed", j),) if self._is_called("W", j) else ()
+            return (("saved", j), ("dh", j + 1), *labels), (*dx, *owed)
         return (("owed", j),), ()
 
     def _labels_in_I(self, call: Call, is_head: bool) -> bool:
@@ -206,14 +200,19 @@ class _BodyCheck:
             return bool(self.model.graphs[call.graph].inputs_of("labels"))
         return len(call.reads) == 3
 
+    def _dx_in_I(self, call: Call, j: int) -> bool:
+        if self.model is not None:
+            return bool(self.model.graphs[call.graph].outputs_of("dx"))
+        return not (self.first and j == 0)
+
     def _check_graph(self, model: Model, call: Call, kind: str) -> bool:
         unit = model.unit(call.unit)
         wanted = f"{unit.graphs}.{kind}"
         if call.graph != wanted:
             self._refuse(f"{call.graph} is not the graph of {unit.name}: that is {wanted}")
             return False
-        if wanted not in model.graphs:
-            self._refuse(f"there is no graph {wanted}")
+        if model.graphs[wanted].idle:
+            self._refuse(f"it calls {wanted} for {unit.name}, which has nothing to do")
             return False
         return True
 
@@ -225,26 +224,28 @@ class _BodyCheck:
             self._refuse(f"it reduces {step.unit} over {axes}; gradients are summed over {right}")
         elif step.dtype not in REDUCE_DTYPES:
             self._refuse(f"it reduces {step.unit} in {step.dtype}, not in a dtype of gradients")
-        elif step.unit not in self.names:
-            self._refuse(f"it reduces {step.unit}, which the stage does not hold")
         else:
-            j = self.names.index(step.unit)
-            wanted = [kind for kind in _CALLS[self.body.op] if not self.calls[kind, j]]
-            if self.body.op is Op.F or wanted:
+            here = [call for call in self.gives.get(step.unit, ()) if call[0] == self.body.stage]
+            made = [call for call in here if call[1] in _CALLS[self.body.op]]
+            if not here:
+                self._refuse(f"it reduces {step.unit}, which has no gradients on this stage")
+            elif not made or any(not self.calls[op, self.names.index(u)] for _, op, u in made):
                 self._refuse(f"it reduces {step.unit} before its gradients are complete")
 
     def _check_calls(self) -> None:
         for kind in _CALLS[self.body.op]:
             for j, name in enumerate(self.names):
                 count = self.calls[kind, j]
-                if count != 1:
+                if count != 1 and self._is_called(kind, j):
                     self._refuse(f"it calls {kind} of {name} {count} times, not once")
 
     def _check_writes(self) -> None:
         last = len(self.names)
         for name in self.body.writes:
             if name in ("saved", "owed"):
-                wanted = {f"{name}.{j}": (name, j) for j in range(last)}
+                reader = "I" if name == "saved" else "W"
+                left = [j for j in range(last) if self._is_called(reader, j)]
+                wanted = {f"{name}.{j}": (name, j) for j in left}
             else:
                 wanted = {name: ("dh", 0) if name == "dx" else ("h", last)}
             for inner, value in wanted.items():

@@ -8,7 +8,9 @@ from schedc.ir.order import Op
 from schedc.program.body import Reduce
 from schedc.program.instructions import BODY, CODE, OP, REF, STAGE, Code
 from schedc.program.program import RankProgram
+from schedc.program.signature import Model
 from schedc.program.verify_columns import Columns, Findings, Ints
+from schedc.program.verify_gradients import gradients_of, runs_of
 
 _ONCE = {
     Code.COUNT: "count",
@@ -18,6 +20,12 @@ _ONCE = {
     Code.STEP: "step",
     Code.REPORT: "report",
     Code.WAIT_REPORT: "wait report",
+}
+_COLLECTIVES = {
+    Code.COUNT: "count",
+    Code.TIE: "tie",
+    Code.NORM: "norm",
+    Code.REPORT: "report",
 }
 _BEFORE = (
     (Code.COUNT, Code.WAIT_COUNT),
@@ -29,9 +37,11 @@ _BEFORE = (
 )
 
 
-def check_collectives(columns: Columns, replicas: int | None, findings: Findings) -> None:
+def check_collectives(
+    columns: Columns, model: Model | None, replicas: int | None, findings: Findings
+) -> None:
     """``replicas`` is the size of dp, where it is known."""
-    orders: list[tuple[int, ...]] = []
+    orders: dict[int, list[int]] = {}
     reduces = replicas is not None and replicas > 1
     reduces = reduces or any(body.last for p in columns.programs for body in p.bodies)
     reduces = reduces or bool(len(columns.rows(Code.WAIT_REDUCE)))
@@ -41,15 +51,24 @@ def check_collectives(columns: Columns, replicas: int | None, findings: Findings
             continue
         _check_order(columns, program, rows, findings)
         if reduces:
-            _Reductions(program, rows[Code.NORM], findings).check()
-        collective = (Code.COUNT, Code.NORM, Code.REPORT)
-        orders.append(tuple(sorted(collective, key=lambda code, rows=rows: rows[code])))
-    for program, order in zip(columns.programs, orders, strict=False):
-        if order != orders[0]:
-            there, here = (" ".join(_ONCE[Code(c)] for c in o) for o in (orders[0], order))
+            _Reductions(program, model, rows[Code.NORM], findings).check()
+        code = program.stream.table[:, CODE]
+        orders[program.rank] = code[np.isin(code, list(_COLLECTIVES))].tolist()
+    _check_equal(orders, findings)
+
+
+def _check_equal(orders: dict[int, list[int]], findings: Findings) -> None:
+    """What two ranks both take part in stands in one order on both; ``orders`` are by rank."""
+    tied = [rank for rank, order in orders.items() if Code.TIE in order]
+    pairs = [(min(orders), rank) for rank in orders] if orders else []
+    for one, other in (*pairs, *([(tied[0], tied[1])] if len(tied) == 2 else ())):
+        both = set(orders[one]) & set(orders[other])
+        there, here = ([c for c in orders[rank] if c in both] for rank in (one, other))
+        if there != here:
+            first, then = (" ".join(_COLLECTIVES[Code(c)] for c in o) for o in (there, here))
             findings.add(
                 "E504",
-                f"rank 0 takes part in {there}, but rank {program.rank} in {here}: "
+                f"rank {one} takes part in {first}, but rank {other} in {then}: "
                 "collectives must have one order on all ranks",
             )
             break
@@ -101,9 +120,15 @@ def _check_order(
 
 
 class _Reductions:
-    """Every unit's gradients are reduced once, after the last of them, and waited for."""
+    """Every unit's gradients are reduced once, after the last of them, and waited for.
 
-    def __init__(self, program: RankProgram, norm: int, findings: Findings) -> None:
+    With a model: but for units that have none of their own.
+    """
+
+    def __init__(
+        self, program: RankProgram, model: Model | None, norm: int, findings: Findings
+    ) -> None:
+        self.gives = gradients_of(program, model)
         self.program, self.norm, self.findings = program, norm, findings
         self.rank = program.rank
         self.table = program.stream.table
@@ -111,14 +136,9 @@ class _Reductions:
 
     def check(self) -> None:
         started = self._started()
-        stage_of = {unit: stage for stage, units in self.program.stages for unit in units}
-        for stage, units in self.program.stages:
-            contributions = self.runs[
-                (self.table[self.runs, STAGE] == stage) & (self.table[self.runs, OP] != Op.F)
-            ]
-            for unit in units:
-                self._check_unit(unit, started.get(unit, []), contributions)
-        self._check_waits(started, stage_of)
+        for unit, calls in self.gives.items():
+            self._check_unit(unit, started.get(unit, []), runs_of(self.program, calls))
+        self._check_waits(started)
 
     def _started(self) -> dict[str, list[int]]:
         """The rows of the runs that start each unit's reduction."""
@@ -144,21 +164,23 @@ class _Reductions:
             last = int(later[-1])
             self.findings.add("E504", message, (self.rank, rows[0]), (self.rank, last))
 
-    def _check_waits(self, started: dict[str, list[int]], stage_of: dict[str, int]) -> None:
+    def _check_waits(self, started: dict[str, list[int]]) -> None:
         waits = (self.table[:, CODE] == Code.WAIT_REDUCE).nonzero()[0]
-        by_unit: dict[str, list[int]] = {unit: [] for unit in stage_of}
+        by_unit: dict[str, list[int]] = {unit: [] for unit in self.program.units}
         units = self.program.stream.units
         for row, index in zip(waits.tolist(), self.table[waits, REF].tolist(), strict=True):
             by_unit[units[index]].append(row)
         for unit, rows in by_unit.items():
             at = tuple((self.rank, row) for row in rows)
-            if len(rows) != 1:
-                message = f"waits {len(rows)} times for the gradients of {unit}, not once"
+            wanted = 1 if unit in self.gives else 0
+            if len(rows) != wanted:
+                much = "not once" if wanted else "which it does not reduce"
+                message = f"waits {len(rows)} times for the gradients of {unit}, {much}"
                 self.findings.add("E504", f"rank {self.rank} {message}", *at)
-            elif started.get(unit) and rows[0] < started[unit][0]:
+            elif rows and started.get(unit) and rows[0] < started[unit][0]:
                 message = f"waits for the gradients of {unit} before it reduces them"
                 self.findings.add("E504", f"rank {self.rank} {message}", *at)
-            elif rows[0] > self.norm:
+            elif rows and rows[0] > self.norm:
                 message = f"takes the norm before the gradients of {unit} are there"
                 self.findings.add(
                     "E504", f"rank {self.rank} {message}", *at, (self.rank, self.norm)

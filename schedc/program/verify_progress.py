@@ -61,6 +61,8 @@ def _ranks(columns: Columns, transfers: Transfers) -> list[_Rank]:
     twin_of: Ints = np.full(len(columns.table), -1, dtype=np.int64)
     twin_of[transfers.sends] = transfers.receives
     twin_of[transfers.receives] = transfers.sends
+    ties = columns.rows(Code.TIE)  # none or two, checked before: a rendezvous as messages are
+    twin_of[ties] = ties[::-1]
     return [
         _rank(columns, program, rows, item_of, twin_of)
         for program, rows in zip(columns.programs, posts, strict=True)
@@ -71,7 +73,8 @@ def _posts(program: RankProgram) -> Ints:
     """The rows that post something: messages, collectives, runs that start reductions."""
     table = program.stream.table
     code = table[:, CODE]
-    posts = np.isin(code, (Code.SEND, Code.RECV, Code.COUNT, Code.NORM, Code.REPORT))
+    codes = (Code.SEND, Code.RECV, Code.COUNT, Code.TIE, Code.NORM, Code.REPORT)
+    posts = np.isin(code, codes)
     reducing = [index for index, body in enumerate(program.bodies) if body.last]
     return (posts | ((code == Code.RUN) & np.isin(table[:, BODY], reducing))).nonzero()[0]
 
@@ -108,10 +111,12 @@ def _awaited_rows(program: RankProgram, waits: Ints) -> Ints:
     code = table[waits, CODE]
     for wait, post in (
         (Code.WAIT_COUNT, Code.COUNT),
+        (Code.WAIT_TIE, Code.TIE),
         (Code.WAIT_NORM, Code.NORM),
         (Code.WAIT_REPORT, Code.REPORT),
     ):
-        result[code == wait] = (table[:, CODE] == post).nonzero()[0][0]
+        if (code == wait).any():
+            result[code == wait] = (table[:, CODE] == post).nonzero()[0][0]
     runs = (table[:, CODE] == Code.RUN).nonzero()[0]
     unit_rows: Ints = np.zeros(len(program.stream.units), dtype=np.int64)
     for index, body in enumerate(program.bodies):

@@ -7,7 +7,9 @@ import numpy as np
 from schedc.ir.order import Op
 from schedc.program.instructions import BODY, CODE, MICROBATCH, OP, READS, STAGE, WRITES, Code
 from schedc.program.program import Programs, RankProgram
+from schedc.program.signature import Model
 from schedc.program.verify_columns import At, Columns, Findings, Ints, task_text
+from schedc.program.work import EVERYTHING, StageWork, work_of
 
 
 def check_stages(programs: Programs, findings: Findings) -> None:
@@ -34,9 +36,10 @@ def check_stages(programs: Programs, findings: Findings) -> None:
         findings.add("E506", f"{message}, but they hold {held}")
 
 
-def check_tasks(columns: Columns, findings: Findings) -> None:
+def check_tasks(columns: Columns, model: Model | None, findings: Findings) -> None:
     """F and (B, or I and W) once for every stage and microbatch, on the stage's rank.
 
+    What the model leaves nothing to do is not there; its bodies have been refused already.
     Afterwards every task, body and number of operands in the table is in range.
     """
     runs = columns.rows(Code.RUN)
@@ -68,15 +71,25 @@ def check_tasks(columns: Columns, findings: Findings) -> None:
         message = "has both B and I or W"
         at = (*where(Op.B, s, m), *where(Op.I, s, m), *where(Op.W, s, m))
         findings.add("E506", f"stage {s}, microbatch {m} {message}", *at)
-    neither = (counts[Op.B] == 0) & (counts[Op.I] == 0) & (counts[Op.W] == 0)
+    works = _works(columns, model)
+    has_I, has_W = (np.array([[work.has(op)] for work in works]) for op in (Op.I, Op.W))
+    neither = has_I & (counts[Op.B] == 0) & (counts[Op.I] == 0) & (counts[Op.W] == 0)
     for s, m in np.argwhere(neither).tolist():
         findings.add(
             "E506",
             f"stage {s}, microbatch {m} has no backward (B, or I and W) on {_rank(columns, s)}",
         )
-    for op_, other in ((Op.I, Op.W), (Op.W, Op.I)):
-        for s, m in np.argwhere((counts[op_] == 0) & (counts[other] > 0)).tolist():
+    for op_, other, wanted in ((Op.I, Op.W, has_I), (Op.W, Op.I, has_W)):
+        for s, m in np.argwhere(wanted & (counts[op_] == 0) & (counts[other] > 0)).tolist():
             _missing(columns, findings, op_, s, m, *where(other, s, m))
+
+
+def _works(columns: Columns, model: Model | None) -> list[StageWork]:
+    """What each stage has to do; everything where no model tells otherwise."""
+    if model is None:
+        return [EVERYTHING] * columns.stages
+    units = {stage: names for program in columns.programs for stage, names in program.stages}
+    return [work_of(model, units[stage]) for stage in range(columns.stages)]
 
 
 def _rank(columns: Columns, stage: int) -> str:

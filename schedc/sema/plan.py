@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from schedc.sema.library import Library
 
 REQUIRED = ("model", "sequence", "batch", "mesh", "schedule", "precision")
-OPTIONAL = ("layers", "zero", "recompute", "optimizer")
-LATER = ("context", "sequence_parallel", "freeze", "cluster")
+OPTIONAL = ("layers", "zero", "recompute", "optimizer", "freeze")
+LATER = ("context", "sequence_parallel", "cluster")
 """Keys of later versions."""
 KEYS = (*REQUIRED, *OPTIONAL, *LATER)
 AXES = ("dp", "pp", "cp", "tp")
@@ -110,6 +110,7 @@ class _Reader:
         self.entries = {entry.key: entry for entry in plan.entries}
         self.found: dict[str, _Found] = {}
         self.arguments: dict[str, tuple[str, Source, Span]] = {}
+        self.patterns: tuple[ast.Text, ...] = ()
         for key, entry in self.entries.items():
             self._entry(key, entry)
         for key, text in settings.items():
@@ -129,6 +130,8 @@ class _Reader:
                 self.found["microbatch"] = _Found(value.each, value.each.span)
             case ast.Mesh():
                 self._mesh(value)
+            case ast.Text() if key == "freeze":
+                self.patterns = tuple(v for v in entry.values if isinstance(v, ast.Text))
             case _:
                 self.found[key] = _Found(value, value.span)
         if key == "zero" and len(entry.values) > 1:
@@ -166,6 +169,11 @@ class _Reader:
             if key in self._parameters():
                 help = f"parameters of the schedule are set as `schedule.{key}`"
             self._report("E809", f"a plan has nothing called `{key}` to set", place, help)
+        elif key == "freeze":
+            words = [word.strip() for word in text.split(",")] if text.strip() else []
+            self.patterns = tuple(
+                ast.Text(word.removeprefix('"').removesuffix('"'), value_span) for word in words
+            )
         else:
             try:
                 self.found[key] = _Found(_read_value(key, text, source, value_span), value_span)
@@ -191,6 +199,7 @@ class _Reader:
         precision = self._precision()
         self._word("recompute", ("none",), ("full", "attention", "mlp", "norms", "fit"), "none")
         self._zero()
+        self._freeze()
         schedule, arguments = self._schedule()
         self._batch(sizes)
         if self.mistakes:
@@ -209,6 +218,7 @@ class _Reader:
             layers=layers,
             precision=precision,
             optimizer=cast(Optimizer, optimizer),
+            freeze=tuple(pattern.value for pattern in self.patterns),
             spans=self._spans(),
         )
         assert plan.microbatches == microbatches
@@ -217,6 +227,7 @@ class _Reader:
     def _spans(self) -> dict[str, Span]:
         """The place of every key: of its ``--set`` value, of its value, or of the key itself."""
         spans = {key: entry.key_span for key, entry in self.entries.items()}
+        spans |= {f"freeze {pattern.value}": pattern.span for pattern in self.patterns}
         return spans | {key: found.span for key, found in self.found.items()}
 
     def _missing(self) -> None:
@@ -371,6 +382,16 @@ class _Reader:
             self._report("E810", f"`zero {value}` is not supported yet", found.span)
         elif type(value) is not int or value != 0:
             self._report("E811", f"`zero` is 0, 1, 2 or 3, not {show(value)}", found.span)
+
+    def _freeze(self) -> None:
+        """What the patterns name is for who knows the model; here only that they are some."""
+        seen: set[str] = set()
+        for pattern in self.patterns:
+            if not pattern.value.strip():
+                self._report("E811", "a pattern of `freeze` is empty", pattern.span)
+            elif pattern.value in seen:
+                self._report("E811", f"`{pattern.value}` stands twice in `freeze`", pattern.span)
+            seen.add(pattern.value)
 
     def _schedule(self) -> tuple[str, Arguments]:
         found = self.found.get("schedule")

@@ -23,5 +23,7 @@ def print_plan(plan: Plan, instance: Instance) -> str:
         "recompute": "none",
         "optimizer": plan.optimizer,
     }
+    if plan.freeze:
+        rows["freeze"] = ", ".join(escape(pattern) for pattern in plan.freeze)
     lines = [f"    {key:<10} {value}" for key, value in rows.items()]
     return "\n".join([f"plan {plan.name} {{", *lines, "}"]) + "\n"

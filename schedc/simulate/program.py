@@ -21,17 +21,15 @@ from schedc.program.instructions import (
     Recv,
     Send,
     WaitMessage,
-    WaitNorm,
-    WaitReport,
 )
 from schedc.program.print import instruction_place, instruction_text
-from schedc.program.program import Programs, Queue, RankProgram
+from schedc.program.program import Programs, Queue, RankProgram, tied_ranks
 from schedc.simulate.ticks import require_64_bits
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A sum of which a rank takes part: ``name`` is ``count``, ``norm``, ``report`` or a unit.
+    """A sum of which a rank takes part: ``name`` is ``count tie norm report`` or a unit.
 
     It was posted within or at ``row``, began at ``start`` (later than the post where it had to wait
     for other ranks, or for the reduction before it) and was there at ``end``; all in ticks.
@@ -51,7 +49,8 @@ class ProgramTimeline:
     ``start[r][i]`` belongs to row ``i`` of rank ``r``'s stream. A stream has no gaps: a row starts
     when the one before it ends, the first at 0. What a wait takes is what it blocks.
     ``reductions[r]`` are in the order in which they were started; ``sums[r]`` are the count, the
-    norm and the report, as far as the program has them. ``message`` is the ticks a message takes.
+    tie, the norm and the report, as far as the program has them. ``message`` is the ticks that a
+    message takes.
     """
 
     programs: Programs
@@ -74,7 +73,7 @@ def simulate_programs(programs: Programs, durations: Durations) -> ProgramTimeli
 
         a rank runs until it waits for what is not posted yet, and goes on once it is
         run, step: advance the rank's clock
-        send: there at clock + message        recv, and norm or report when all have: there now
+        send: there at clock + message        recv, and tie, norm, report when all have: there now
         wait: the clock becomes at least the time at which it is there;
             one for a send only needs the peer's receive to be posted, whenever that was
     """
@@ -86,16 +85,23 @@ ADVANCE, SEND, POST, AWAIT, BLOCK, REDUCING, COUNT, JOIN = range(8)
 
 _FORM = np.full(len(Code), ADVANCE)
 _FORM[[Code.SEND, Code.RECV, Code.COUNT]] = SEND, POST, COUNT
-_FORM[[Code.NORM, Code.REPORT]] = JOIN
+_FORM[[Code.TIE, Code.NORM, Code.REPORT]] = JOIN
 _FORM[[Code.WAIT_MESSAGE, Code.WAIT_REDUCE, Code.WAIT_COUNT]] = AWAIT
-_FORM[[Code.WAIT_NORM, Code.WAIT_REPORT]] = AWAIT
+_FORM[[Code.WAIT_TIE, Code.WAIT_NORM, Code.WAIT_REPORT]] = AWAIT
+
+JOINS = {
+    Code.TIE: ("tie", Code.WAIT_TIE),
+    Code.NORM: ("norm", Code.WAIT_NORM),
+    Code.REPORT: ("report", Code.WAIT_REPORT),
+}
+"""The sums over pipeline ranks, in the order in which a stream has them, and their waits."""
 
 
 class _Keys:
     """Numbers for all that is posted once and waited for.
 
     Message ``m`` is there under key m, its receive is posted under ``messages`` + m. Behind these
-    follow norm, report, each rank's count and each rank's reductions by unit.
+    follow tie, norm, report, each rank's count and each rank's reductions by unit.
     """
 
     def __init__(self, programs: Programs) -> None:
@@ -111,9 +117,8 @@ class _Keys:
         cuts = np.cumsum([len(link) for link in links])[:-1]
         self.messages = len(found)
         self.of_posts: tuple[Ticks, ...] = tuple(np.split(inverse.reshape(-1), cuts))
-        self.norm = 2 * self.messages
-        self.report = self.norm + 1
-        self.count = self.norm + 2
+        self.of_join = {code: 2 * self.messages + i for i, code in enumerate(JOINS)}
+        self.count = 2 * self.messages + len(JOINS)
         units = [len(program.stream.units) for program in programs]
         offsets = np.cumsum([self.count + len(programs), *units]).tolist()
         self.units: list[int] = offsets[:-1]
@@ -132,7 +137,16 @@ class _Simulation:
         self.clock = [0] * len(programs)
         self.ends: list[list[int]] = [[] for _ in programs]
         self.reductions: list[list[Collective]] = [[] for _ in programs]
-        self.posted: dict[int, dict[int, tuple[int, int]]] = {Code.NORM: {}, Code.REPORT: {}}
+        self.takes = {
+            Code.TIE: durations.tie,
+            Code.NORM: durations.norm,
+            Code.REPORT: durations.report,
+        }
+        self.members: dict[Code, tuple[int, ...]] = {
+            code: tied_ranks(programs) if code is Code.TIE else tuple(range(len(programs)))
+            for code in JOINS
+        }
+        self.posted: dict[Code, dict[int, tuple[int, int]]] = {code: {} for code in JOINS}
         self.counts: list[Collective | None] = [None] * len(programs)
         self.bodies = [[_BodyTimes.of(b, durations) for b in p.bodies] for p in programs]
         require_64_bits(sum(self._ticks(program) for program in programs), "durations")
@@ -167,8 +181,7 @@ class _Simulation:
             + counts[Code.SEND] * durations.message
             + counts[Code.STEP] * durations.step[program.rank]
             + durations.count
-            + durations.norm
-            + durations.report
+            + sum(self.takes.values())
         )
 
     def _compile(self, program: RankProgram) -> tuple[list[int], list[int]]:
@@ -193,8 +206,8 @@ class _Simulation:
         of_unit = code == Code.WAIT_REDUCE
         value[of_unit] = keys.units[rank] + ref[of_unit]
         value[(code == Code.COUNT) | (code == Code.WAIT_COUNT)] = keys.count + rank
-        value[code == Code.WAIT_NORM] = keys.norm
-        value[code == Code.WAIT_REPORT] = keys.report
+        for join, (_, wait) in JOINS.items():
+            value[code == wait] = keys.of_join[join]
         value[form == JOIN] = code[form == JOIN]
         return form.tolist(), value.tolist()
 
@@ -225,7 +238,7 @@ class _Simulation:
                 self.counts[rank] = Collective("count", row, now, now, there)
                 self._post(value, there)
             else:
-                self._join(value, rank, row, now)
+                self._join(Code(value), rank, row, now)
             end.append(now)
         self.clock[rank] = now
 
@@ -246,24 +259,19 @@ class _Simulation:
             self._post(self.keys.units[rank] + units.index(unit), end)
         return now + times.ticks
 
-    def _join(self, code: int, rank: int, row: int, now: int) -> None:
-        """Post norm or report, which begins when the last rank has posted it."""
+    def _join(self, code: Code, rank: int, row: int, now: int) -> None:
+        """Post a sum over ranks, which begins when the last of them has posted it."""
         posts = self.posted[code]
         posts[rank] = (row, now)
-        if len(posts) == len(self.programs):
-            norm = code == Code.NORM
-            takes = self.durations.norm if norm else self.durations.report
+        if len(posts) == len(self.members[code]):
             begins = max(time for _, time in posts.values())
-            self._post(self.keys.norm if norm else self.keys.report, begins + takes)
+            self._post(self.keys.of_join[code], begins + self.takes[code])
 
     def _sums(self, rank: int) -> tuple[Collective, ...]:
         count = self.counts[rank]
         sums = [count] if count is not None else []
-        for code, name, key in (
-            (Code.NORM, "norm", self.keys.norm),
-            (Code.REPORT, "report", self.keys.report),
-        ):
-            posts = self.posted[code]
+        for code, (name, _) in JOINS.items():
+            posts, key = self.posted[code], self.keys.of_join[code]
             if rank in posts and self.ready[key] >= 0:
                 row, posted = posts[rank]
                 begins = max(time for _, time in posts.values())
@@ -287,11 +295,11 @@ class _Simulation:
             act = "receive" if isinstance(post, Send) else "send"
             queue = program.queues[post.queue]
             return f"rank {post.peer} to {act} {post.task}, queue {queue} seq {post.sequence}"
-        if isinstance(instruction, WaitNorm | WaitReport):
-            norm = isinstance(instruction, WaitNorm)
-            posts = self.posted[Code.NORM if norm else Code.REPORT]
-            missing = [str(p.rank) for p in self.programs if p.rank not in posts]
-            return f"rank {', '.join(missing)} to post {'norm' if norm else 'report'}"
+        row = len(self.ends[program.rank])
+        for code, (name, wait) in JOINS.items():
+            if program.stream.table[row, CODE] == wait:
+                missing = [str(r) for r in self.members[code] if r not in self.posted[code]]
+                return f"rank {', '.join(missing)} to post {name}"
         return "what it never posts"
 
 

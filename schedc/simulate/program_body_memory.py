@@ -16,28 +16,32 @@ for the gradient of the loss, a scalar."""
 
 def rise_of(
     body: Body,
+    units: int,
     owned: frozenset[str],
     signatures: Mapping[str, Signature],
     copies: Mapping[str, int],
 ) -> int:
     """How far above what is alive before ``body`` its memory rises, in bytes.
 
-    ``owned`` are those of its inputs that nobody reads after it: they die with their last reader.
-    ``copies`` are the bytes of the rounded gradients that the reduction of a unit sums.
+    ``units`` is how many its stage has; ``owned`` are those of its inputs that nobody reads after
+    it: they die with their last reader. ``copies`` are the bytes of the rounded gradients that the
+    reduction of a unit sums.
 
     The model, as the runtime does it:
 
     * In a call's middle its graph's ``peak`` is alive, which includes the saved and owed tensors
-      and the ``dy`` that it reads, each until its last use. Everything else in the body stays: the
-      inputs and results of other units, hidden states and gradients between units.
+      and the ``x`` and ``dy`` that it reads, each until its last use. Everything else in the body
+      stays: the inputs and results of other units, hidden states and gradients between units.
     * A result that shares the storage of an input costs nothing and keeps that storage alive.
     * Gradients of parameters are added to the unit's when the call ends, and are gone after it.
 
-    One thing is not known from a signature: a tensor that others hold too (the stage's input, a
-    receive buffer) counts as still used when its call's memory is highest. Where it was not, the
+    * An ``x`` or ``dy`` that others hold too (a receive buffer, a slot that is read again) stays.
+
+    One thing is not known from a signature: a stage's input that others hold, and that a call reads
+    as a saved tensor, counts as still used when the call's memory is highest. Where it was not, the
     truth is higher by that one tensor.
     """
-    frame = _Frame(body, owned, signatures)
+    frame = _Frame(body, units, owned, signatures)
     for index, step in enumerate(body.steps):
         if isinstance(step, Call):
             frame.call(index, step)
@@ -50,9 +54,9 @@ class _Frame:
     """A body's values while it runs; ``live`` counts bytes relative to its beginning."""
 
     def __init__(
-        self, body: Body, owned: frozenset[str], signatures: Mapping[str, Signature]
+        self, body: Body, units: int, owned: frozenset[str], signatures: Mapping[str, Signature]
     ) -> None:
-        self.body, self.signatures = body, signatures
+        self.body, self.signatures, self.last = body, signatures, units - 1
         self.size: dict[str, int] = {}
         self.values: dict[str, Storages] = {}
         self.holders: Counter[str] = Counter()
@@ -70,7 +74,6 @@ class _Frame:
 
     def _find_inputs(self) -> None:
         """The values that the body reads and does not write, and the size of each."""
-        last = self._units() - 1
         written: set[str] = set()
         for index, step in enumerate(self.body.steps):
             if not isinstance(step, Call):
@@ -83,7 +86,7 @@ class _Frame:
                 if _interface(name) == "saved":
                     self.values[name] = self._saved(unit, _position(name))
                 elif _interface(name) == "owed":
-                    self.values[name] = self._owed(unit, _position(name), last)
+                    self.values[name] = self._owed(unit, _position(name))
                 else:
                     self.values[name] = (name,) if name in self.body.reads else (None,)
             for value in self.signatures[step.graph].inputs:
@@ -92,11 +95,6 @@ class _Frame:
             written.update(step.writes)
         for name in self.body.reads:
             self.size.setdefault(name, 0)  # of no call, and no part of what is saved or owed
-
-    def _units(self) -> int:
-        calls = [step for step in self.body.steps if isinstance(step, Call)]
-        names = [name for call in calls for name in (*call.reads, *call.writes)]
-        return 1 + max((_position(n) for n in names if _many(n)), default=0)
 
     def _saved(self, unit: str, j: int) -> Storages:
         """What F of the stage's unit ``j`` kept."""
@@ -110,12 +108,12 @@ class _Frame:
                 self.size[names[value.role]] = value.bytes
         return self._results(graph, "saved", f"saved.{j}", inputs)
 
-    def _owed(self, unit: str, j: int, last: int) -> Storages:
+    def _owed(self, unit: str, j: int) -> Storages:
         """What I of the stage's unit ``j`` kept."""
         graph = self.signatures[f"{unit}.I"]
         has_loss = bool(self.signatures[f"{unit}.F"].outputs_of("loss"))
         saved = iter(self._saved(unit, j))
-        gradient = None if has_loss else "dy" if j == last else f"dh{j + 1}"
+        gradient = None if has_loss else "dy" if j == self.last else f"dh{j + 1}"
         inputs: dict[str, str | None] = {}
         for value in graph.inputs:
             if value.role == "saved":
@@ -151,9 +149,11 @@ class _Frame:
         graph = self.signatures[call.graph]
         given = [storage for name in call.reads for storage in self.values[name]]
         pairs = list(zip(graph.inputs, given, strict=False))
-        within = {s for value, s in pairs if s and value.role in ("saved", "owed", "dy")}
+        stays = any(s and v.role in ("x", "dy") and self._stays(s, index, call) for v, s in pairs)
+        owned = ("saved", "owed") if stays else ("x", "saved", "owed", "dy")
+        within = {s for value, s in pairs if s and value.role in owned}
         around = self.live - sum(self.size[storage] for storage in within)
-        self.highest = max(self.highest, around + graph.peak)
+        self.highest = max(self.highest, around + (graph.peak_beside if stays else graph.peak))
         inputs = {value.name: storage for value, storage in pairs}
         for name in call.writes:
             kind = _interface(name)
@@ -170,6 +170,11 @@ class _Frame:
         self.live += size
         self.highest = max(self.highest, self.live)
 
+    def _stays(self, storage: str, index: int, call: Call) -> bool:
+        """Whether others hold ``storage`` when all that this call is the last to read is gone."""
+        last = [n for n in call.reads if self.last_read[n] == index and n not in self.body.writes]
+        return self.holders[storage] > sum(self.values[name].count(storage) for name in last)
+
     def _hold(self, storages: Storages) -> None:
         for storage in storages:
             if storage is not None:
@@ -181,10 +186,6 @@ class _Frame:
             if storage is not None:
                 self.holders[storage] -= 1
                 self.live -= 0 if self.holders[storage] else self.size[storage]
-
-
-def _many(name: str) -> bool:
-    return name.startswith(("saved.", "owed."))
 
 
 def _interface(name: str) -> str:

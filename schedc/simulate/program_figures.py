@@ -13,6 +13,7 @@ WAITS = {
     "message": Code.WAIT_MESSAGE,
     "reduce": Code.WAIT_REDUCE,
     "count": Code.WAIT_COUNT,
+    "tie": Code.WAIT_TIE,
     "norm": Code.WAIT_NORM,
     "report": Code.WAIT_REPORT,
 }
@@ -23,7 +24,7 @@ class StepFigures:
     """Figures of a whole step, all that is in the stream; times are exact.
 
     ``busy[r]`` is what rank ``r`` does not wait; ``waits[kind][r]`` how long it waits for its
-    ``message`` s, for its reductions (``reduce``), and for ``count``, ``norm`` and ``report``.
+    ``message`` s, for its reductions (``reduce``), and for ``count tie norm report``.
     """
 
     makespan: Fraction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedc.program.body import Reduce
+from schedc.program.flat import flat_layouts
 from schedc.program.instructions import BODY, CODE, READS, REF, WRITES, Code
 from schedc.program.program import BufferKind, Programs, RankProgram
 from schedc.program.signature import DTYPE_BYTES, Signature, Unit
@@ -33,10 +33,6 @@ CATEGORY: dict[BufferKind, str] = {
 }
 ROUNDED = "rounded"
 """Copies of gradients while they are summed in another dtype than fp32."""
-
-ALIGNMENT, ROW = 16, 1024
-"""Elements: a unit's parameters lie in one flat tensor of whole rows, each parameter aligned in it
-(``schedc.runtime.unit_state``)."""
 
 SLOTS = ("saved", "owed", "produced", "data", ROUNDED)
 RECEIVED = ("x", "dy")
@@ -69,10 +65,12 @@ def memory_of(
 
     The model, as the runtime does it:
 
-    * A unit's parameters and fp32 gradients are flat tensors of one length; ``optimizer`` keeps 2
-      (``adamw``) or 0 (``sgd``) more of these, and an fp32 copy of parameters of another type. The
-      fused optimizers, clipping and the norm allocate nothing. Reductions sum in place, those in
-      another dtype than fp32 in a copy that lives from their start to the end of their wait.
+    * A unit's parameters and fp32 gradients are flat tensors of one length
+      (:mod:`schedc.program.flat`); ``optimizer`` keeps 2 (``adamw``) or 0 (``sgd``) more of these,
+      and an fp32 copy of parameters of another type. Frozen parameters have none of it. The
+      fused optimizers, clipping and the norm allocate nothing. Reductions and ties sum in place,
+      reductions in another dtype than fp32 in a copy that lives from their start to the end of
+      their wait.
     * One pair of rotary tables on each rank.
     * Receive buffers, one a slot, stay from step to step. All other slots hold their bytes from the
       instruction that writes them until after the last that reads them; a run takes over what it
@@ -83,15 +81,13 @@ def memory_of(
     themselves, the data that batches are cut from.
     """
     by_name = {unit.name: unit for unit in units}
-    return tuple(
-        _profile(
-            program,
-            signatures,
-            _persistent(program, signatures, by_name, optimizer),
-            {unit.name: _flat(unit) for unit in units},
-        )
-        for program in programs
-    )
+    profiles: list[MemoryProfile] = []
+    for program in programs:
+        layouts = flat_layouts(by_name[name] for name in program.units)
+        numbers = {name: layout.size for name, layout in layouts.items()}
+        persistent = _persistent(program, signatures, by_name, optimizer)
+        profiles.append(_profile(program, signatures, persistent, numbers))
+    return tuple(profiles)
 
 
 def _persistent(
@@ -100,26 +96,18 @@ def _persistent(
     """Bytes that stay through the step, by category."""
     own = [units[name] for name in program.units]
     dtypes = {parameter.dtype for unit in own for _, parameter in unit.parameters}
-    numbers = sum(_flat(unit) for unit in own)
+    layouts = flat_layouts(own).values()
+    numbers = sum(layout.size for layout in layouts)
+    frozen = sum(layout.frozen_size for layout in layouts)
     masters = any(dtype != "fp32" for dtype in dtypes)
     tables = [v for graph in signatures.values() for v in graph.outputs_of("cos", "sin")]
     return {
-        "parameters": numbers * max((DTYPE_BYTES[dtype] for dtype in dtypes), default=4),
+        "parameters": (numbers + frozen) * max((DTYPE_BYTES[dtype] for dtype in dtypes), default=4),
         "gradients": 4 * numbers,
         "optimizer": 4 * numbers * (MOMENTS[how] + masters),
         "rotary": sum(value.bytes for value in tables),
         "received": sum(b.bytes * b.slots for b in program.buffers if b.kind in RECEIVED),
     }
-
-
-def _flat(unit: Unit) -> int:
-    """The length of the unit's flat tensors."""
-    sizes = [math.prod(parameter.shape) for _, parameter in unit.parameters]
-    return _up(sum(_up(size, ALIGNMENT) for size in sizes), ROW)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 def _profile(
@@ -191,6 +179,7 @@ def _rises(
 ) -> Bytes:
     """For each instruction, what it adds at its highest to what was alive before it."""
     stream = program.stream
+    units = {stage: len(names) for stage, names in program.stages}
     received = {buffer.name for buffer in program.buffers if buffer.kind in RECEIVED}
     rises = np.zeros(len(stream), dtype=np.int64)
     runs = np.flatnonzero(stream.table[:, CODE] == Code.RUN)
@@ -207,7 +196,8 @@ def _rises(
                 if operand.last and operand.buffer not in received
             )
             if (body, owned) not in by_owned:
-                by_owned[body, owned] = rise_of(program.bodies[body], owned, signatures, copies)
+                its = program.bodies[body]
+                by_owned[body, owned] = rise_of(its, units[its.stage], owned, signatures, copies)
             rise = found[body, reads] = by_owned[body, owned]
         rises[row] = rise
     return rises

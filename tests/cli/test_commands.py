@@ -139,7 +139,7 @@ def times(folder: Path, **changes: object) -> Path:
     manifest = load_artifact(folder).manifest
     data: dict[str, object] = {
         "schema": "schedc times 1", "build": manifest.hashes["graphs"], "mesh": str(manifest.mesh),
-        "graphs": graphs, "message": 0.5, "reduce": {}, "count": 0.0,
+        "graphs": graphs, "message": 0.5, "reduce": {}, "count": 0.0, "tie": 0.0,
         "norm": 0.25, "report": 0.125, "step": [3.0, 5.0], "note": "made by hand", **changes,
     }  # fmt: skip
     path = folder.parent / "times.json"

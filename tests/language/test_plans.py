@@ -7,6 +7,7 @@ from schedc.ir.mesh import Mesh
 from schedc.ir.precision import Precision
 from schedc.sema.library import bundled, load_text
 from schedc.sema.plan import make_plan, plan_and_instance
+from schedc.sema.plan_text import print_plan
 
 PLAN = """
 plan p {
@@ -74,6 +75,24 @@ def test_layouts_are_kept_as_text() -> None:
     assert make_plan(library, "p", {"layers": "E t*3 | t*3 H"}).layers == "E t*3 | t*3 H"
     text = PLAN.replace("precision", 'layers "E t | t H" precision')
     assert make_plan(load_text("p.sched", text), "p", {}).layers == "E t | t H"
+
+
+def test_patterns_to_freeze() -> None:
+    text = PLAN.replace("precision", 'freeze "model.embed_tokens.*", "model.layers.0.*" precision')
+    library = load_text("p.sched", text)
+    plan, instance = plan_and_instance(library, "p", {})
+    assert plan.freeze == ("model.embed_tokens.*", "model.layers.0.*")
+    assert str(plan.spans["freeze model.layers.0.*"]) == "p.sched:4:64"
+    again = make_plan(load_text("again.sched", print_plan(plan, instance)), "p", {})
+    assert again.freeze == plan.freeze
+    assert make_plan(library, "p", {"freeze": ""}).freeze == ()
+    assert make_plan(library, "p", {"freeze": '"a.*", b'}).freeze == ("a.*", "b")
+    assert make_plan(load_text("p.sched", PLAN), "p", {}).freeze == ()
+
+
+@pytest.mark.parametrize("patterns", ['"a", "a"', '"", "a"', '" "'])
+def test_patterns_that_are_none(patterns: str) -> None:
+    assert codes({}, PLAN.replace("precision", f"freeze {patterns} precision")) == ["E811"]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def toy() -> Model:
         "W": (owed, ()),
     }
     graphs = {
-        f"layer.{op}": Signature(f"layer.{op}", "", inputs, outputs, 0, 0, 0)
+        f"layer.{op}": Signature(f"layer.{op}", "", inputs, outputs, 0, 0, 0, 0)
         for op, (inputs, outputs) in ports.items()
     }
     units = tuple(Unit(f"layers.{i}", "layer", "layer", ()) for i in range(2))

@@ -46,7 +46,7 @@ def test_programs_are_valid_after_each_pass(case: Case) -> None:
     programs = case.lowered
     verify_programs(programs, case.model, replicas=1)
     verify_programs(reuse_buffers(programs), case.model, replicas=1)
-    programs = reduce_gradients(programs)
+    programs = reduce_gradients(programs, case.model)
     verify_programs(programs, case.model, replicas=2)
     verify_programs(reuse_buffers(programs), case.model, replicas=2)
 
@@ -269,7 +269,7 @@ def test_random_orders_of_a_llama_are_valid_after_each_pass(seed: int) -> None:
     programs = llama_programs(order, partition)
     model = llama(3)
     verify_programs(programs, model, replicas=1)
-    verify_programs(reuse_buffers(reduce_gradients(programs)), model, replicas=2)
+    verify_programs(reuse_buffers(reduce_gradients(programs, model)), model, replicas=2)
 
 
 def test_equal_input_gives_equal_text() -> None:

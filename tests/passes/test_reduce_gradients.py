@@ -12,7 +12,7 @@ from schedc.program.body import Body, Call, Reduce
 from schedc.program.instructions import Norm, WaitReduce
 from schedc.program.program import RankProgram
 from schedc.simulate.order import simulate_order
-from tests.passes.cases import COSTS, Case, cases, llama_programs, runs, schedule
+from tests.passes.cases import COSTS, Case, cases, llama, llama_programs, runs, schedule
 
 CASES = cases()[::2]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
@@ -46,7 +46,7 @@ def check_reductions(program: RankProgram) -> None:
 
 @every_case
 def test_every_unit_is_reduced_once_after_its_last_gradient(case: Case) -> None:
-    for program in reduce_gradients(case.lowered):
+    for program in reduce_gradients(case.lowered, case.model):
         if program.stages:
             check_reductions(program)
 
@@ -55,7 +55,7 @@ def test_units_of_a_llama_are_reduced_as_their_gradients_come() -> None:
     """Layer by layer, from the last unit of a stage to its first."""
     partition = (("embedding", "layers.0"), ("layers.1", "head"))
     for name in ("zb_h1", "one_f_one_b"):
-        programs = reduce_gradients(llama_programs(schedule(name, 2, 3), partition))
+        programs = reduce_gradients(llama_programs(schedule(name, 2, 3), partition), llama(2))
         for program in programs:
             check_reductions(program)
         first = next(b for b in programs[0].bodies if b.last)
@@ -65,8 +65,9 @@ def test_units_of_a_llama_are_reduced_as_their_gradients_come() -> None:
 def test_the_rest_of_a_program_stays() -> None:
     """Streams differ only in the bodies of last runs and in the waits."""
     order = schedule("zb_h1", 3, 4)
-    lowered = Case("", simulate_order(order, COSTS["equal"](order))).lowered
-    for before, after in zip(lowered, reduce_gradients(lowered), strict=True):
+    case = Case("", simulate_order(order, COSTS["equal"](order)))
+    lowered = case.lowered
+    for before, after in zip(lowered, reduce_gradients(lowered, case.model), strict=True):
         kept = [i for i in after.stream if not isinstance(i, WaitReduce)]
         assert len(kept) == len(before.stream)
         for old, new in zip(before.stream, kept, strict=True):

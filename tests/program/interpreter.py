@@ -1,9 +1,9 @@
 """A reference interpreter: what programs really do, written without a look at the verifier.
 
-One process executes all ranks over symbolic values. Transfers are rendezvous. When data moves is
-not fixed by the programs, so both extremes are tried: as soon as both ends have posted; and as late
-as can be, out of the sender's slot at the first wait of either end, into the receiver's at its own.
-Whatever a slot holds while a receive into it is under way is garbage.
+One process executes all ranks over symbolic values. Transfers and ties are rendezvous. When data
+moves is not fixed by the programs, so both extremes are tried: as soon as both ends have posted;
+and as late as can be, out of the sender's slot at the first wait of either end, into the receiver's
+at its own. Whatever a slot holds while a receive into it is under way is garbage.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from schedc.program.instructions import (
     Run,
     Send,
     Step,
+    Tie,
     WaitCount,
     WaitMessage,
     WaitNorm,
     WaitReduce,
     WaitReport,
+    WaitTie,
 )
 from schedc.program.program import Programs, RankProgram
+from schedc.program.signature import Model
 
 Value = tuple[object, ...]
 GARBAGE: Value = ("garbage",)
@@ -65,8 +68,8 @@ class Rank:
     queue: list[object] = field(default_factory=list)  # of all communication, in order
     posted: set[str] = field(default_factory=set)
     waited: set[object] = field(default_factory=set)
-    gradients: dict[str, set[int]] = field(default_factory=dict)
-    reduced: dict[str, frozenset[int]] = field(default_factory=dict)
+    gradients: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # by owner: of whom
+    reduced: dict[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
     collectives: list[str] = field(default_factory=list)
     losses: list[int] = field(default_factory=list)
     stepped: bool = False
@@ -80,7 +83,9 @@ class Interpreter:
         replicas: int,
         moving: Literal["early", "late"],
         one_queue: bool,
+        rules: Rules,
     ) -> None:
+        self.rules = rules
         self.ranks = [Rank(p, i) for p, i in zip(programs, instructions, strict=True)]
         self.stages = sum(len(program.stages) for program in programs)
         self.microbatches = programs[0].microbatches
@@ -103,8 +108,11 @@ class Interpreter:
     def check_end(self, rank: Rank) -> None:
         if not rank.stepped or any(value is not None for value in rank.slots.values()):
             raise Wrong("no step, or something is left in a slot")
-        if rank.collectives != self.ranks[0].collectives or len(rank.collectives) != 3:
+        shared = [[c for c in r.collectives if c != "tie"] for r in (rank, self.ranks[0])]
+        if shared[0] != shared[1] or len(shared[0]) != 3:
             raise Wrong("collectives")
+        if len({tuple(self.ranks[r].collectives) for r in self.rules.ties}) > 1:
+            raise Wrong("collectives of the tied ranks")
         if any(row not in rank.waited for row in rank.posts):
             raise Wrong("a message was not waited for")
         if {"count", "norm", "report"} - rank.waited:
@@ -126,6 +134,8 @@ class Interpreter:
                 self.post(number, rank, instruction)
             case Count():
                 self.collective(rank, "count")
+            case Tie(unit=unit, peer=peer):
+                self.tie(rank, unit, peer)
             case Norm():
                 self.norm(rank)
             case Step():
@@ -146,6 +156,8 @@ class Interpreter:
                 return self.passed(rank, unit)
             case WaitCount():
                 return self.wait_collective(rank, "count", alone=True)
+            case WaitTie():
+                return self.wait_collective(rank, "tie", members=tuple(self.rules.ties))
             case WaitNorm():
                 return self.wait_collective(rank, "norm")
             case WaitReport():
@@ -210,16 +222,21 @@ class Interpreter:
         units = dict(rank.program.stages)[stage]
         if op in (Op.W, Op.B):
             for unit in units:
-                done = rank.gradients.setdefault(unit, set())
-                if m in done:
-                    raise Wrong("a gradient twice")
-                done.add(m)
+                for owner in self.rules.owners(rank.program, unit):
+                    done = rank.gradients.setdefault(owner, set())
+                    if (unit, m) in done:
+                        raise Wrong("a gradient twice")
+                    if "tie" in rank.posted and owner == self.rules.ties[run_rank(rank)]:
+                        raise Wrong("a gradient after the tie")
+                    done.add((unit, m))
         for step in body.steps:
             if isinstance(step, Reduce):
                 if step.unit in rank.reduced:
                     raise Wrong("a reduction twice")
                 if step.dtype not in REDUCE_DTYPES:
                     raise Wrong("a sum of gradients in a dtype that they do not have")
+                if step.unit not in rank.gradients:
+                    raise Wrong("a reduction of nothing")
                 rank.reduced[step.unit] = frozenset(rank.gradients[step.unit])
                 rank.queue.append(step.unit)
 
@@ -296,8 +313,9 @@ class Interpreter:
                     return
                 if self.moving == "early":
                     self.move(head)
-            elif head in ("norm", "report"):
-                ends = tuple(self.ranks)
+            elif head in ("norm", "report", "tie"):
+                tied = tuple(self.ranks[r] for r in self.rules.ties)
+                ends = tied if head == "tie" else tuple(self.ranks)
                 if any(not end.queue or end.queue[0] != head for end in ends):
                     return
             else:
@@ -335,29 +353,83 @@ class Interpreter:
         rank.queue.append(name)
 
     def norm(self, rank: Rank) -> None:
-        whole = set(range(self.microbatches))
-        for unit in rank.program.units:
-            if rank.gradients.get(unit) != whole:
-                raise Wrong(f"the gradients of {unit} are not complete")
-            if self.replicas > 1 and (rank.reduced.get(unit) != whole or unit not in rank.waited):
-                raise Wrong(f"the gradients of {unit} are not summed over dp")
+        for owner in self.rules.wanted(rank.program, self.microbatches):
+            self.complete(rank, owner)
+        if run_rank(rank) in self.rules.ties and "tie" not in rank.waited:
+            raise Wrong("the norm of gradients that are not tied")
         self.collective(rank, "norm")
 
-    def wait_collective(self, rank: Rank, name: str, alone: bool = False) -> bool:
+    def tie(self, rank: Rank, unit: str, peer: int) -> None:
+        ties = self.rules.ties
+        if unit != ties.get(run_rank(rank)) or {run_rank(rank), peer} != set(ties):
+            raise Wrong("a tie of what is not tied")
+        self.complete(rank, unit)
+        self.collective(rank, "tie")
+
+    def complete(self, rank: Rank, owner: str) -> None:
+        whole = self.rules.wanted(rank.program, self.microbatches)[owner]
+        if rank.gradients.get(owner) != whole:
+            raise Wrong(f"the gradients of {owner} are not complete")
+        if self.replicas > 1 and (rank.reduced.get(owner) != whole or owner not in rank.waited):
+            raise Wrong(f"the gradients of {owner} are not summed over dp")
+
+    def wait_collective(
+        self, rank: Rank, name: str, alone: bool = False, members: tuple[int, ...] | None = None
+    ) -> bool:
         if name not in rank.posted or name in rank.waited:
             raise Wrong(f"no {name} to wait for")
-        if not alone and any(name not in other.posted for other in self.ranks):
+        others = self.ranks if members is None else [self.ranks[r] for r in members]
+        if not alone and any(name not in other.posted for other in others):
             return False
         return self.passed(rank, name)
 
 
-def outcome(programs: Programs, replicas: int) -> str:
+def run_rank(rank: Rank) -> int:
+    return rank.program.rank
+
+
+class Rules:
+    """What a model asks of gradients: who has some, who shares, who ties. All have, without one."""
+
+    def __init__(self, programs: Programs, model: Model | None) -> None:
+        self.frozen: set[str] = set()
+        self.ties: dict[int, str] = {}  # unit by rank
+        self.shares: dict[str, str] = {}  # a unit whose gradient is also another's
+        if model is None:
+            return
+        self.frozen = {u.name for u in model.units if not model.graphs[f"{u.graphs}.W"].inputs}
+        tied = [u.name for u in model.units if any(p.tied for _, p in u.parameters)]
+        if tied and tied[0] not in self.frozen:
+            first, last = model.units[0].name, tied[0]
+            rank_of = {unit: p.rank for p in programs for unit in p.units}
+            if rank_of[first] == rank_of[last]:
+                self.shares[last] = first
+            else:
+                self.ties = {rank_of[first]: first, rank_of[last]: last}
+
+    def owners(self, program: RankProgram, unit: str) -> list[str]:
+        """Whose gradients ``unit`` adds to."""
+        if unit in self.frozen:
+            return []
+        return [unit, *([self.shares[unit]] if unit in self.shares else [])]
+
+    def wanted(self, program: RankProgram, microbatches: int) -> dict[str, set[tuple[str, int]]]:
+        """By owner, the contributions that make its gradients whole."""
+        found: dict[str, set[tuple[str, int]]] = {}
+        for unit in program.units:
+            for owner in self.owners(program, unit):
+                found.setdefault(owner, set()).update((unit, m) for m in range(microbatches))
+        return found
+
+
+def outcome(programs: Programs, replicas: int, model: Model | None = None) -> str:
     """``right``, ``hangs`` or what is wrong, over all ways to move data."""
+    rules = Rules(programs, model)
     instructions = [list(program.stream) for program in programs]
     for moving in ("early", "late"):
         for one_queue in (False, True):
             try:
-                Interpreter(programs, instructions, replicas, moving, one_queue).run()
+                Interpreter(programs, instructions, replicas, moving, one_queue, rules).run()
             except Hang:
                 return "hangs"
             except Wrong as wrong:

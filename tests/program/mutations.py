@@ -152,8 +152,11 @@ def _changed(program: RankProgram, row: int) -> Iterator[tuple[str, Stream]]:
         for post in posts[-4:]:
             if post != values[REF]:
                 yield "post", with_value(REF, post)
-    if code == Code.WAIT_REDUCE and len(stream.units) > 1:
+    if code in (Code.TIE, Code.WAIT_REDUCE) and len(stream.units) > 1:
         yield "unit", with_value(REF, (values[REF] + 1) % len(stream.units))
+    if code == Code.TIE:
+        yield "peer", with_value(PEER, values[PEER] + 1)
+        yield "peer", with_value(PEER, program.rank)
     for column in (READS, WRITES):
         for field, operands in _changed_operands(program, stream.operands[values[column]]):
             changed = with_value(column, len(stream.operands))
@@ -233,15 +236,18 @@ def _changed_steps(
         mutated = list(steps)
         mutated[i], mutated[j] = steps[j], steps[i]
         moved = [(i, k) for k in range(i + 1, j + 1)] + [(k, j) for k in range(i + 1, j)]
-        free = not any(_depends(steps[b], steps[a]) for a, b in moved)
+        free = not any(_depends(steps[b], steps[a], model) for a, b in moved)
         harmless = "the steps need nothing of each other" if free else ""
         yield "swap", f"{steps[i]} <> {steps[j]}", mutated, harmless
 
 
-def _depends(later: Step, earlier: Step) -> bool:
+def _depends(later: Step, earlier: Step, model: Model) -> bool:
     """Whether ``later`` needs ``earlier`` before it: its values, or the gradients it adds to."""
     if isinstance(later, Reduce):
-        return isinstance(earlier, Call) and earlier.unit == later.unit
+        if not isinstance(earlier, Call):
+            return False
+        names = [{p.name for _, p in model.unit(s.unit).parameters} for s in (later, earlier)]
+        return earlier.unit == later.unit or bool(names[0] & names[1])
     return isinstance(earlier, Call) and bool(set(earlier.writes) & set(later.reads))
 
 

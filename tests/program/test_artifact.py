@@ -16,7 +16,7 @@ from schedc.ir.mesh import Mesh
 from schedc.ir.precision import Precision
 from schedc.program.artifact import Artifact, artifact_digest, load_artifact, write_artifact
 from schedc.program.manifest import Manifest
-from schedc.program.signature import Parameter, Signature, Unit
+from schedc.program.signature import Parameter, Signature, Unit, Value
 from schedc.program.text import print_program
 from schedc.program.verify import verify_programs
 from tests.program.programs import compiled
@@ -30,8 +30,13 @@ def artifact() -> Artifact:
         parameters=(("weight", Parameter("model.w", (256, 64), "fp32", "normal 0.02")),),
     )
     units: tuple[Unit, ...] = (first, *model.units[1:])
-    rotary = Signature("rotary", "", (), (), 0, 0, 0)
-    signatures = model.graphs | {"rotary": rotary}
+    rotary = Signature("rotary", "", (), (), 0, 0, 0, 0)
+    late = model.graphs["embedding.W"]
+    gradient = Value("grad", "weight", (256, 64), "fp32", (64, 1))
+    signatures = model.graphs | {
+        "rotary": rotary,
+        "embedding.W": replace(late, outputs=(gradient,)),
+    }
     manifest = Manifest(
         name="tiny",
         schedule="zb_h1",
@@ -166,9 +171,17 @@ def without_graph(name: str) -> Callable[[Path], None]:
     return edit
 
 
+def freeze(folder: Path) -> None:
+    """Says of a trained parameter that it is frozen."""
+    units = json.loads((folder / "manifest.json").read_text())["units"]
+    units[0]["parameters"][0]["frozen"] = True
+    edit_manifest("units", units)(folder)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (freeze, "embedding trains nothing, and its graphs give gradients of weight"),
         (remove("manifest.json"), "manifest.json: the file is missing"),
         (remove("rank1.prog"), "rank1.prog: the file is missing"),
         (remove("graphs/head.F.py"), "graphs/head.F.py: the file is missing"),

@@ -41,14 +41,36 @@ LARGE = [
 ]
 
 
-def check(schedule: str, ranks: int, microbatches: int, far: int) -> None:
-    programs, model = compiled(schedule, ranks, microbatches, REPLICAS)
-    assert outcome(programs, REPLICAS) == "right"
+TIED = [
+    (schedule, ranks, 2, True, ())
+    for schedule, ranks in (("one_f_one_b", 2), ("zb_h1", 2), ("interleaved", 1), ("v_shaped", 2))
+]
+FROZEN = [
+    ("one_f_one_b", 2, 2, False, ("embedding", "layers.0")),
+    ("zb_h1", 2, 2, False, ("embedding", "layers.0")),
+    ("zb_h1", 2, 2, False, ("layers.1", "head")),
+    ("interleaved", 2, 2, False, ("embedding", "layers.0", "layers.1")),
+    ("v_shaped", 2, 2, False, ("embedding", "layers.0", "layers.2")),
+    ("zb_h1", 2, 2, True, ("layers.0", "layers.1")),
+]
+
+
+def check(
+    schedule: str,
+    ranks: int,
+    microbatches: int,
+    tied: bool = False,
+    frozen: tuple[str, ...] = (),
+    *,
+    far: int,
+) -> None:
+    programs, model = compiled(schedule, ranks, microbatches, REPLICAS, tied, frozen)
+    assert outcome(programs, REPLICAS, model) == "right"
     counts: Counter[tuple[str, str]] = Counter()
     mutations = chain(drops(programs), repeats(programs), swaps(programs, far), changes(programs))
     for mutation in mutations:
         codes = verdict(mutation.programs, model, REPLICAS)
-        happens = outcome(mutation.programs, REPLICAS)
+        happens = outcome(mutation.programs, REPLICAS, model)
         where = f"{mutation.kind} {mutation.what}: verdict {codes}, and it {happens}"
         assert bool(codes) == (happens != "right"), where
         assert codes or mutation.kind.startswith("swap"), where
@@ -67,6 +89,13 @@ def test_verdict_is_what_happens(schedule: str, ranks: int, microbatches: int) -
     check(schedule, ranks, microbatches, far=100)
 
 
+@pytest.mark.parametrize(("schedule", "ranks", "microbatches", "tied", "frozen"), [*TIED, *FROZEN])
+def test_verdict_is_what_happens_where_gradients_are_tied_or_absent(
+    schedule: str, ranks: int, microbatches: int, tied: bool, frozen: tuple[str, ...]
+) -> None:
+    check(schedule, ranks, microbatches, tied, frozen, far=100)
+
+
 @pytest.mark.sweep
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("schedule", "ranks", "microbatches"), LARGE)
@@ -76,17 +105,22 @@ def test_verdict_is_what_happens_at_more_sizes(
     check(schedule, ranks, microbatches, far=400)
 
 
-@pytest.mark.parametrize(("schedule", "ranks", "microbatches"), SMALL)
-def test_bodies_pools_and_queues(schedule: str, ranks: int, microbatches: int) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "microbatches", "tied", "frozen"),
+    [*((*small, False, ()) for small in SMALL), *TIED, *FROZEN],
+)
+def test_bodies_pools_and_queues(
+    schedule: str, ranks: int, microbatches: int, tied: bool, frozen: tuple[str, ...]
+) -> None:
     """Refused, or harmless for a reason that is named; neither more nor less."""
-    programs, model = compiled(schedule, ranks, microbatches, REPLICAS)
+    programs, model = compiled(schedule, ranks, microbatches, REPLICAS, tied, frozen)
     counts: Counter[str] = Counter()
     for mutation in declared(programs, model):
         codes = verdict(mutation.programs, model, REPLICAS)
         where = f"{mutation.kind} {mutation.what}: verdict {codes}, harmless: {mutation.harmless}"
         assert bool(codes) != bool(mutation.harmless), where
         if mutation.harmless:
-            assert outcome(mutation.programs, REPLICAS) == "right", where
+            assert outcome(mutation.programs, REPLICAS, model) == "right", where
         counts[f"{mutation.kind} {'refused' if codes else 'accepted'}"] += 1
     for what, text in dropped_queues(programs):
         with pytest.raises(DiagnosticError) as caught:

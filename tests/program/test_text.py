@@ -20,6 +20,7 @@ from schedc.program.text import instruction_place, instruction_text, parse_progr
 from tests.program.programs import SCHEDULES, compiled
 
 GOLDEN = Path(__file__).parent / "golden"
+FROZEN = ("embedding", "layers.0")
 
 
 def check_golden(name: str, text: str) -> None:
@@ -117,12 +118,16 @@ def test_small_program_reads_as_documented() -> None:
     assert_same(parse_program(text, "small.prog"), program)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_compiled_programs(schedule: str) -> None:
-    programs, _ = compiled(schedule, 2, 3)
-    for program in programs:
+COMPILED = {f"{schedule}_p2_m3": compiled(schedule, 2, 3)[0] for schedule in SCHEDULES}
+COMPILED["zb_h1_p2_m2_tied"] = compiled("zb_h1", 2, 2, tied=True)[0]
+COMPILED["one_f_one_b_p2_m2_frozen"] = compiled("one_f_one_b", 2, 2, frozen=FROZEN)[0]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_programs(name: str) -> None:
+    for program in COMPILED[name]:
         text = print_program(program)
-        check_golden(f"{schedule}_p2_m3_rank{program.rank}.prog", text)
+        check_golden(f"{name}_rank{program.rank}.prog", text)
         parsed = parse_program(text, "rank.prog")
         assert list(parsed.stream) == list(program.stream)
         assert print_program(parsed) == text
@@ -241,6 +246,11 @@ def rank_programs(draw: st.DrawFn) -> RankProgram:
                 fields = {"reads": (draw(operand),), "ref": draw(st.integers(-1, row))}
             case Code.WAIT_REDUCE:
                 fields = {"ref": draw(st.integers(0, len(units) - 1))}
+            case Code.TIE:
+                fields = {
+                    "ref": draw(st.integers(0, len(units) - 1)),
+                    "link": (draw(SMALL), -1, -1),
+                }
             case Code.REPORT:
                 fields = {"reads": draw(some)}
             case _:

@@ -371,7 +371,9 @@ def test_graphs_are_the_units(zb: Programs) -> None:
     programs = edited(zb, 0, ("call    stage0.F", "call    stage1.F"))
     assert_refused(programs, "E508", "that is stage0.F", model=model)
     graphs = {name: graph for name, graph in model.graphs.items() if name != "stage0.F"}
-    assert_refused(zb, "E508", "there is no graph stage0.F", model=replace(model, graphs=graphs))
+    assert_refused(
+        zb, "E508", "the model has no graph stage0.F", model=replace(model, graphs=graphs)
+    )
 
 
 def test_stages_hold_the_models_units(zb: Programs) -> None:

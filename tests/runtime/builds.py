@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,12 +15,13 @@ from torch import Tensor
 from transformers import LlamaConfig as OracleConfig
 from transformers import LlamaForCausalLM
 
-from schedc.graph.build import build_model
+from schedc.graph.build import build_model, parameter_names
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
 from schedc.ir.precision import Precision
 from schedc.model.config import PRESETS
+from schedc.passes.drop_idle import drop_idle
 from schedc.passes.pipeline import compile_programs
 from schedc.program.artifact import Artifact
 from schedc.program.manifest import Manifest
@@ -44,16 +46,39 @@ class Shape:
     layers: int = 4
     optimizer: str = "sgd"
     precision: Precision = FP32
+    tied: bool = False
+    freeze: tuple[str, ...] = ()
+    model: str = "plain"
 
     @property
     def batch(self) -> int:
         return self.dp * self.microbatches * MICROBATCH
 
 
+MODELS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "biased": {"attention_bias": True, "mlp_bias": True, "head_dim": 32},
+}
+"""What differs from ``llama-test``."""
+
+
 @cache
-def model_of(layers: int, dtype: str = "fp32") -> Model:
-    config = replace(PRESETS["llama-test"], num_hidden_layers=layers)
-    return build_model(config, MICROBATCH, SEQUENCE, dtype)
+def model_of(
+    layers: int,
+    tied: bool = False,
+    freeze: tuple[str, ...] = (),
+    model: str = "plain",
+    dtype: str = "fp32",
+) -> Model:
+    config = replace(
+        PRESETS["llama-test"],
+        num_hidden_layers=layers,
+        tie_word_embeddings=tied,
+        **MODELS[model],  # type: ignore[arg-type]
+    )
+    names = parameter_names(config)
+    frozen = frozenset(n for pattern in freeze for n in fnmatch.filter(names, pattern))
+    return build_model(config, MICROBATCH, SEQUENCE, dtype, frozen=frozen)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -65,9 +90,10 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def artifact_of(shape: Shape) -> Artifact:
-    model = model_of(shape.layers, shape.precision.model)
+    model = model_of(shape.layers, shape.tied, shape.freeze, shape.model, shape.precision.model)
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
+    order = drop_idle(order, model, partition)
     timeline = simulate_order(order, Costs().of_stages(shape.pp, order.stages))
     programs = compile_programs(timeline, model, partition, shape.dp, shape.precision.reduce)
     manifest = Manifest(
@@ -103,10 +129,29 @@ schedule mixed {                                 # B for even microbatches, I an
 """
 
 
+V_SHAPED = """
+schedule v_shaped {                              # the first and the last stage are on rank 0
+    stages 2 * P
+    place stage s on rank (s if s < P else 2 * P - 1 - s)
+    order on rank r {
+        for m in 0..M { F(r, m) }
+        for m in 0..M { F(2 * P - 1 - r, m) }
+        for m in 0..M { I(2 * P - 1 - r, m) }
+        for m in 0..M { I(r, m) }
+        for m in 0..M { W(r, m) }
+        for m in 0..M { W(2 * P - 1 - r, m) }    # the head's last W follows the embedding's
+    }
+}
+"""
+
+TEXTS = {"mixed": MIXED, "v_shaped": V_SHAPED}
+
+
 @cache
 def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
-    """The order of a bundled schedule, or of the one above."""
-    library = load_text("mixed.sched", MIXED) if schedule == "mixed" else bundled()
+    """The order of a bundled schedule, or of one of the above."""
+    text = TEXTS.get(schedule)
+    library = load_text(f"{schedule}.sched", text) if text is not None else bundled()
     return instantiate(library, schedule, ranks, microbatches, {}).order
 
 
@@ -143,12 +188,17 @@ def run_oracle(
     lr: float,
     clip: float,
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    frozen: frozenset[str] = frozenset(),
 ) -> Oracle:
     """Transformers' Llama on whole batches: sum of token losses over the number of valid labels."""
     model = LlamaForCausalLM(OracleConfig(**config, attn_implementation="sdpa"))  # pyright: ignore
-    model.load_state_dict(parameters)
+    missing, unexpected = model.load_state_dict(parameters, strict=False)
+    assert not unexpected
+    assert missing == (["lm_head.weight"] if config["tie_word_embeddings"] else [])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
     make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=lr))
-    updates = make(model.parameters())
+    updates = make([p for p in model.parameters() if p.requires_grad])
     oracle = Oracle([], [], {}, {})
     for step in range(steps):
         ids, labels = (
@@ -163,7 +213,8 @@ def run_oracle(
         loss = total / (targets != -100).sum()
         loss.backward()
         if step == 0:
-            oracle.gradients.update({n: p.grad.clone() for n, p in model.named_parameters()})  # pyright: ignore
+            graded = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+            oracle.gradients.update({n: gradient.clone() for n, gradient in graded.items()})
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip else 1e30)
         updates.step()
         oracle.losses.append(loss.item())

@@ -22,10 +22,18 @@ SHAPES = [
     Shape("zb_h1", 2, 3, dp=2, layers=7),
     Shape("interleaved", 2, 3),
     Shape("one_f_one_b", 4, 3),
+    Shape("zb_h1", 2, 3, dp=2, tied=True),
+    Shape("one_f_one_b", 3, 3, tied=True, freeze=("model.layers.0.*",)),
+    Shape("zb_h1", 2, 3, freeze=("model.embed_tokens.*", "model.layers.[01].*")),
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.schedule}-{s.pp}x{s.dp}")
+def name_of(shape: Shape) -> str:
+    more = f"{'-tied' * shape.tied}{'-frozen' * bool(shape.freeze)}"
+    return f"{shape.schedule}-{shape.pp}x{shape.dp}{more}"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
     artifact = artifact_of(shape)
     build = tmp_path / "a build"
@@ -42,10 +50,10 @@ def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
         "--export", files["export"],
     )  # fmt: skip
     assert done.code == 0, done.err
-    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
+    parameters = artifact.model.parameters
     oracle = run_oracle(
         artifact.manifest.config, initialise(parameters, 3), load_file(data), shape.batch, 3,
-        0.1, 0.5,
+        0.1, 0.5, frozen=frozenset(p.name for p in parameters if p.frozen),
     )  # fmt: skip
 
     def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -54,6 +62,7 @@ def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
     gradients = load_file(files["gradients.safetensors"])
     exported = LlamaForCausalLM.from_pretrained(files["export"]).state_dict()
     assert set(gradients) == set(oracle.gradients)
+    assert set(load_file(files["export"] / "model.safetensors")) == {p.name for p in parameters}
     for name, expected in oracle.gradients.items():
         close(gradients[name], expected)
     for name, expected in oracle.parameters.items():
@@ -66,7 +75,10 @@ def test_a_run_equals_one_process(shape: Shape, tmp_path: Path) -> None:
         assert line["lr"] == 0.1
         tokens = shape.batch * artifact.manifest.sequence
         assert line["tokens_per_second"] == pytest.approx(tokens / line["step_seconds"])
-    _check_trace(Trace.from_json(files["trace.json"].read_text()), shape)
+    trace = Trace.from_json(files["trace.json"].read_text())
+    assert ("tie" in {other.name for other in trace.others}) == shape.tied
+    if not shape.freeze:
+        _check_trace(trace, shape)
 
 
 def _check_trace(trace: Trace, shape: Shape) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,40 @@ def test_graphs_are_timed_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(times["reduce"]) == {unit.name for unit in artifact.manifest.units}
     assert len(times["step"]) == 2
     assert min(times["message"], times["norm"], times["count"], times["report"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "idle", "unreduced"),
+    [
+        (Shape("zb_h1", 2, 2, dp=2, tied=True), set(), set()),
+        (
+            Shape("zb_h1", 2, 2, dp=2, freeze=("model.embed_tokens.*", "model.layers.[01].*")),
+            {"embedding.I", "embedding.W", "layer.I", "layer.W"},
+            {"embedding", "layers.0", "layers.1"},
+        ),
+    ],
+    ids=["tied", "frozen"],
+)
+def test_what_is_not_called_is_not_timed(
+    shape: Shape, idle: set[str], unreduced: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_times, "SECONDS", 0.01)
+    artifact = artifact_of(shape)
+    manifest = artifact.manifest
+    hub, found = Hub(4), [dict[str, Any]()] * 4
+
+    def run(number: int) -> None:
+        transport = ThreadsTransport(hub, manifest.mesh, number)
+        units = artifact.programs[manifest.mesh.coordinates(number)["pp"]].units
+        states = load_states(manifest, units, RunConfig())
+        rank = make_rank(artifact, number, transport, RunConfig(), states, None)
+        found[number] = graph_times.measure(rank, transport, clip=1.0)
+
+    run_in_threads(hub, 4, run)
+    times = found[0]
+    assert set(times["graphs"]) == set(manifest.signatures) - {"rotary"} - idle
+    assert set(times["reduce"]) == {unit.name for unit in manifest.units} - unreduced
+    assert (times["tie"] > 0) == shape.tied
 
 
 class _Nothing:

@@ -14,12 +14,10 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from schedc.runtime.config import RunConfig
-from schedc.runtime.local import RunResult, run_threads
+from schedc.runtime.local import run_threads
 from schedc.runtime.weights import initialise
-from tests.runtime.builds import Oracle, Shape, artifact_of, run_oracle, write_data
-
-STEPS, LR, SEED = 3, 0.1, 3
-CLIP = 0.5
+from tests.runtime.builds import Shape, artifact_of, run_oracle, write_data
+from tests.runtime.parity import CLIP, LR, SEED, STEPS, assert_equal_to_oracle, trained
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,38 +26,6 @@ def _one_thread_a_rank():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def trained(shape: Shape, folder: Path, clip: float = CLIP) -> tuple[RunResult, Oracle]:
-    artifact = artifact_of(shape)
-    data = write_data(folder / "data.safetensors", shape.batch, STEPS)
-    config = RunConfig(steps=STEPS, data=(data,), lr=LR, clip=clip, seed=SEED)
-    result = run_threads(artifact, config)
-    parameters = [p for unit in artifact.manifest.units for _, p in unit.parameters]
-    oracle = run_oracle(
-        artifact.manifest.config,
-        initialise(parameters, SEED),
-        load_file(data),
-        shape.batch,
-        STEPS,
-        LR,
-        clip,
-    )
-    return result, oracle
-
-
-def assert_equal_to_oracle(result: RunResult, oracle: Oracle) -> None:
-    def close(found: object, expected: object) -> None:
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-
-    close(torch.tensor(result.losses), torch.tensor(oracle.losses))
-    close(torch.tensor(result.grad_norms), torch.tensor(oracle.norms))
-    assert list(result.gradients) == list(oracle.gradients)
-    assert list(result.parameters) == list(oracle.parameters)
-    for name, expected in oracle.gradients.items():
-        close(result.gradients[name], expected)
-    for name, expected in oracle.parameters.items():
-        close(result.parameters[name], expected)
 
 
 LAYERS = {"interleaved": {1: 4, 2: 4, 4: 7}}

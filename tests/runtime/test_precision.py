@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -275,3 +276,40 @@ def test_a_run_over_gloo_equals_the_threads_bit_for_bit(
     )
     measured = [rank["peak_bytes"] for rank in json.loads(memory.read_text())["ranks"]]
     assert [profile.peak for profile in profiles] == pytest.approx(measured, rel=0.02)
+
+
+# Tied and frozen parameters
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("precision", [Precision("bf16", "bf16"), FP16], ids=str)
+def test_tied_masters_stay_equal_bit_for_bit(
+    precision: Precision, pp: int, one_batch: Path
+) -> None:
+    """On one rank they are one tensor, on two each has a master of its own."""
+    shape = replace(shape_of(precision, pp=pp), tied=True)
+    config = RunConfig(steps=3, data=(one_batch,), lr=1e-3)
+    found = run_threads(artifact_of(shape), config)
+    wide = run_threads(artifact_of(replace(shape, precision=Precision("fp32"))), config)
+    assert found.losses == pytest.approx(wide.losses, rel=0.02)
+    assert found.grad_norms == pytest.approx(wide.grad_norms, rel=0.02)
+    assert [record.skipped for record in found.records] == [None] * 3
+    table = found.parameters["model.embed_tokens.weight"]
+    for rank in found.ranks:
+        held = rank.parameters()
+        if "model.embed_tokens.weight" in held:
+            assert torch.equal(held["model.embed_tokens.weight"], table)
+
+
+def test_frozen_parameters_have_no_master(one_batch: Path) -> None:
+    shape = replace(shape_of(BF16), freeze=("model.embed_tokens.*", "model.layers.0.*"))
+    found = run_threads(artifact_of(shape), RunConfig(steps=2, data=(one_batch,), lr=1e-3))
+    first, last = found.ranks[0], found.ranks[2]
+    persistent = first.persistent()
+    assert sum(tensor.numel() for tensor in persistent["optimizer"]) == 0
+    assert {tensor.dtype for tensor in persistent["parameters"]} == {torch.bfloat16}
+    before = initial()
+    for name, value in found.parameters.items():
+        frozen = name.startswith(("model.embed_tokens.", "model.layers.0."))
+        assert torch.equal(value, before[name].bfloat16().float()) == frozen, name
+    assert [rank.optimizer.updates for rank in (first, last)] == [2, 2]

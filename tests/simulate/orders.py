@@ -60,6 +60,17 @@ def zb_h1(P: int, M: int) -> Order:
     return order_of(rows, tuple(range(P)), M, "zb_h1")
 
 
+def v_shaped(P: int, M: int) -> Order:
+    """The first and the last stage on rank 0; the last stage's W at the very end."""
+    rows: list[list[Row]] = []
+    for r in range(P):
+        there, back = r, 2 * P - 1 - r
+        tasks = [(F, there), (F, back), (I, back), (I, there), (W, there), (W, back)]
+        rows.append([(op, s, m) for op, s in tasks for m in range(M)])
+    ranks = tuple(range(P))
+    return order_of(rows, (*ranks, *reversed(ranks)), M, "v_shaped")
+
+
 def _interleaved(P: int, M: int, V: int, slots: list[tuple[int, int]], first: int) -> Order:
     rows: list[list[Row]] = []
     n = M * V

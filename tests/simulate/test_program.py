@@ -36,7 +36,7 @@ def programs_of(order: Order, costs: Costs = COSTS["equal"], reduced: bool = Fal
     timeline = simulate_order(order, costs.of_stages(order.ranks, order.stages))
     model, partition = abstract_model(order.stages)
     programs = lower(timeline, model, partition, order.name)
-    return reuse_buffers(reduce_gradients(programs) if reduced else programs)
+    return reuse_buffers(reduce_gradients(programs, model) if reduced else programs)
 
 
 def simulated(order: Order, costs: Costs) -> ProgramTimeline:
@@ -132,6 +132,7 @@ def test_figures_of_the_step_and_of_the_compute() -> None:
         "message": (0,),
         "reduce": (Fraction(53, 2),),
         "count": (1,),
+        "tie": (0,),
         "norm": (3,),
         "report": (Fraction(3, 2),),
     }

@@ -19,6 +19,7 @@ from schedc.runtime.transports import threads
 from schedc.runtime.transports.threads import Hub, ThreadsTransport
 from schedc.simulate.program_memory import memory_of
 from tests.runtime.builds import MICROBATCH, SEQUENCE, Shape, artifact_of, write_data
+from tests.runtime.test_frozen import ALL_BUT_HEAD, EMBEDDING, FIRST, LAST, MATRICES, MIDDLE
 
 BF16 = Precision("bf16")
 
@@ -43,10 +44,10 @@ def _sums_in_nobodys_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OwnTracker(MemoryTracker):
-    """Does not see the buffers of other ranks, into which the threads transport copies."""
+    """Does not see the tensors of other ranks, into which the threads transport copies and adds."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if func is torch.ops.aten.copy_.default:
+        if func in (torch.ops.aten.copy_.default, torch.ops.aten.add_.Tensor):
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -115,14 +116,41 @@ def measured(shape: Shape, folder: Path) -> list[list[int]]:
         Shape("interleaved", 2, 4, optimizer="adamw", precision=BF16),
         Shape("zb_h1", 2, 3, dp=2, optimizer="adamw", precision=Precision("bf16", "bf16")),
         Shape("gpipe", 2, 2, dp=2, precision=Precision("fp16", "fp16", scale=1024)),
+        Shape(
+            "zb_h1", 2, 3, dp=2, tied=True, optimizer="adamw", precision=Precision("bf16", "bf16")
+        ),
+        Shape("zb_h1", 2, 3, freeze=("model.embed*", "model.layers.0.*"), precision=BF16),
     ],
     ids=lambda shape: f"{shape.schedule}-{shape.pp}-{shape.optimizer}-{shape.precision}",
 )
 def test_predicted_memory_is_what_is_alive(shape: Shape, tmp_path: Path) -> None:
+    check(shape, tmp_path, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("one_f_one_b", 2, 4, tied=True, optimizer="adamw"),
+        Shape("v_shaped", 2, 3, tied=True, optimizer="adamw"),
+        *(
+            Shape(schedule, 2, 4, freeze=freeze, optimizer="adamw")
+            for schedule in ("one_f_one_b", "interleaved", "zb_h1")
+            for freeze in (FIRST, ALL_BUT_HEAD, EMBEDDING, MIDDLE, MATRICES, LAST)
+        ),
+        Shape("zb_h1", 1, 3, tied=True, freeze=EMBEDDING),
+    ],
+    ids=lambda shape: f"{shape.schedule}-{shape.pp}-{'tied' * shape.tied}-{shape.freeze[-1:]}",
+)
+def test_memory_of_tied_and_frozen_models(shape: Shape, tmp_path: Path) -> None:
+    """A stage of one small layer shows the tensor that the prediction may miss (HIDDEN): 0.9 %."""
+    check(shape, tmp_path, rel=0.02)
+
+
+def check(shape: Shape, folder: Path, rel: float) -> None:
     artifact = artifact_of(shape)
     manifest = artifact.manifest
     profiles = memory_of(artifact.programs, manifest.signatures, manifest.units, manifest.optimizer)
-    for profile, highest in zip(profiles, measured(shape, tmp_path), strict=True):
-        assert profile.peak == pytest.approx(max(highest), rel=0.002)
+    for profile, highest in zip(profiles, measured(shape, folder), strict=True):
+        assert profile.peak == pytest.approx(max(highest), rel=rel)
         for row, (predicted, found) in enumerate(zip(profile.highest, highest, strict=True)):
             assert -SLACK - HIDDEN <= int(predicted) - found <= SLACK, row

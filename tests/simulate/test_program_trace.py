@@ -43,7 +43,7 @@ def traced(order: Order, costs: Costs = COSTS, reduced: bool = False, **takes: i
     of_stages = costs.of_stages(order.ranks, order.stages)
     model, partition = abstract_model(order.stages)
     programs = lower(simulate_order(order, of_stages), model, partition, order.name)
-    programs = reuse_buffers(reduce_gradients(programs) if reduced else programs)
+    programs = reuse_buffers(reduce_gradients(programs, model) if reduced else programs)
     durations: Durations = replace(abstract_durations(of_stages, order.ranks), **takes)
     if "step" in takes:
         durations = replace(durations, step=(takes["step"],) * order.ranks)

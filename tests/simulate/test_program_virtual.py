@@ -12,6 +12,7 @@ from schedc.ir.order import Order
 from schedc.program.abstract import abstract_durations
 from schedc.runtime.transports.virtual import run_virtual
 from schedc.simulate.program import simulate_programs
+from tests.program.programs import SCHEDULES, compiled
 from tests.simulate.orders import gpipe, interleaved, one_f_one_b, zb_h1
 from tests.simulate.test_program import COSTS, programs_of
 
@@ -21,6 +22,40 @@ ORDERS = [
     for M in (1, 3, 8)
     for order in (gpipe(P, M), one_f_one_b(P, M), zb_h1(P, M), interleaved(P, M, 2))
 ]
+
+
+@pytest.mark.parametrize(
+    ("tied", "frozen"),
+    [(True, ()), (False, ("embedding", "layers.0")), (True, ("layers.1",))],
+    ids=["tied", "frozen", "both"],
+)
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "v_shaped"])
+def test_so_it_is_where_gradients_are_tied_or_absent(
+    schedule: str, tied: bool, frozen: tuple[str, ...]
+) -> None:
+    programs, model = compiled(schedule, 3, 4, 2, tied, frozen)
+    costs = COSTS["slow links"].of_stages(3, sum(len(p.stages) for p in programs))
+    durations = replace(
+        abstract_durations(costs, 3),
+        reduce={unit.name: 3 + 7 * i for i, unit in enumerate(model.units)},
+        count=11,
+        norm=5,
+        tie=23,
+        step=(3, 4, 5),
+    )
+    expected = simulate_programs(programs, durations)
+    for seed in (None, 1, 2):
+        found = run_virtual(programs, durations, seed)
+        for ends, row_ends in zip(expected.end, found.row_end, strict=True):
+            assert np.array_equal(ends, row_ends)
+    ties = [sum_ for sums in expected.sums for sum_ in sums if sum_.name == "tie"]
+    if not tied or schedule == "v_shaped":
+        assert not ties
+        return
+    first, last = ties
+    assert first.posted != last.posted
+    assert first.start == last.start == max(first.posted, last.posted)
+    assert first.end == last.end == first.start + 23
 
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
