@@ -13,15 +13,21 @@ from schedc.runtime.weights import DTYPES
 
 
 def assemble(
-    control: Control, manifest: Manifest, mine: Mapping[str, Tensor], *, gradients: bool = False
+    control: Control,
+    manifest: Manifest,
+    mine: Mapping[str, Tensor],
+    dtype: str = "fp32",
+    *,
+    gradients: bool = False,
 ) -> dict[str, Tensor]:
     """All tensors by parameter name on rank 0, in model order; elsewhere an empty dictionary.
 
     ``mine`` holds this rank's by parameter name, on any device; with ``gradients`` there are none
-    of frozen ones. The result is on the CPU. Every rank calls this; the first replica of each stage
-    sends, one tensor after another. Of a tied parameter the first place sends: both have equal
-    bits.
+    of frozen ones. The result is on the CPU, rounded to ``dtype``. Every rank calls this; the first
+    replica of each stage sends, one tensor after another. Of a tied parameter the first place
+    sends: both have equal bits.
     """
+    kind = DTYPES[dtype]
     whole: dict[str, Tensor] = {}
     owners = {
         unit: manifest.mesh.rank_at(pp=rank)
@@ -34,13 +40,13 @@ def assemble(
             if parameter.tied or (gradients and parameter.frozen):
                 continue
             if control.rank == 0 and owner == 0:
-                whole[parameter.name] = on_cpu(mine[parameter.name])
+                whole[parameter.name] = on_cpu(mine[parameter.name]).to(kind)
             elif control.rank == 0:
-                tensor = torch.empty(parameter.shape, dtype=DTYPES[parameter.dtype])
+                tensor = torch.empty(parameter.shape, dtype=kind)
                 control.fetch(tensor, owner)
                 whole[parameter.name] = tensor
             elif control.rank == owner:
-                control.fetch(mine[parameter.name].to("cpu"), owner)
+                control.fetch(mine[parameter.name].to("cpu", kind), owner)
     return whole
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from schedc.ops.generated import Graph
 from schedc.program.body import Body, Call, Reduce
 from schedc.program.signature import Signature
+from schedc.runtime.first_fault import Inspector
 from schedc.runtime.unit_state import UnitState
 
 Frame = list[Any]
@@ -49,10 +51,11 @@ class BodyBinder:
         graphs: Mapping[str, Graph],
         states: Mapping[str, UnitState],
         rotary: tuple[Tensor, Tensor] | None,
-        reduce: Callable[[str, tuple[str, ...]], None],
+        reduce: Callable[[Reduce], None],
+        inspector: Inspector,
     ) -> None:
         self.signatures, self.graphs, self.states = signatures, graphs, states
-        self.rotary, self.reduce = rotary, reduce
+        self.rotary, self.reduce, self.inspector = rotary, reduce, inspector
 
     def gradients_of(self, body: Body) -> list[Tensor]:
         """What the calls of ``body`` add to, in their order; a tied gradient may stand twice."""
@@ -104,6 +107,9 @@ class BodyBinder:
         signature = self.signatures[call.graph]
         reads = [(layout.places[n], _many(n), n in dropped) for n in call.reads]
         tail = self._tail(signature, self.states[call.unit])
+        labels = [v.role for v in signature.outputs_of("y", "loss", "dx")]
+        labels += [v.name for v in signature.outputs_of("grad")]
+        look = partial(self.inspector.look, call.graph[-1], call.unit, labels)
         single = [layout.places[name] for name in call.writes if not _many(name)]
         several = [layout.places[name] for name in call.writes if _many(name)]
         assert len(single) == len(signature.outputs_of("y", "loss", "dx")), call
@@ -114,6 +120,8 @@ class BodyBinder:
             single[0] if single else -1,
             several[0] if several else -1,
             totals,
+            self.inspector,
+            look,
         )
 
     def _tail(self, signature: Signature, state: UnitState) -> list[Tensor]:
@@ -154,11 +162,9 @@ def _many(name: str) -> bool:
     return name.startswith(("saved.", "owed."))
 
 
-def _start_reduction(reduce: Callable[[str, tuple[str, ...]], None], step: Reduce) -> FrameStep:
-    unit, axes = step.unit, step.axes
-
+def _start_reduction(reduce: Callable[[Reduce], None], step: Reduce) -> FrameStep:
     def start(frame: Frame) -> None:
-        reduce(unit, axes)
+        reduce(step)
 
     return start
 
@@ -170,8 +176,13 @@ def _make_call(
     single: int,
     several: int,
     totals: list[Total],
+    inspector: Inspector,
+    look: Callable[[Sequence[Tensor]], None],
 ) -> FrameStep:
-    """The call of a graph. It keeps no reference to what the graph may drop while it runs."""
+    """The call of a graph. It keeps no reference to what the graph may drop while it runs.
+
+    Gradients are added up in fp32, whatever the graph's dtype is.
+    """
     first_grad = 1 if single >= 0 else 0
     after_grads = first_grad + len(totals)
 
@@ -186,6 +197,8 @@ def _make_call(
                 frame[place] = None
         arguments.extend(tail)
         outputs = graph(arguments)
+        if inspector.on:
+            look(outputs)
         if single >= 0:
             frame[single] = outputs[0]
         if several >= 0:

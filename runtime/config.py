@@ -15,13 +15,16 @@ from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.datasets.tokens import TokenType
 from schedc.runtime.learning_rate import Schedule
 
+ExportType = Literal["fp32", "bf16", "fp16"]
+
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """What a run is told beside the compiled plan. Times in seconds; a ``clip`` of 0 is none.
 
-    ``shuffle`` None: texts and token files are shuffled, sequences are not. With ``eval_data``
-    there is an evaluation before the first step, after every ``eval_every`` and after the last.
+    ``shuffle`` None: texts and token files are shuffled, sequences are not. ``export_dtype`` None:
+    the plan's precision. With ``eval_data`` there is an evaluation before the first step, after
+    every ``eval_every`` and after the last.
     """
 
     steps: int = 100
@@ -32,6 +35,7 @@ class RunConfig:
     seed: int = 0
     init: Path | None = None
     export: Path | None = None
+    export_dtype: ExportType | None = None
     dump_gradients: Path | None = None
     metrics: Path | None = None
     times_out: Path | None = None
@@ -200,6 +204,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "seed": _integer(0),
     "init": _path,
     "export": _path,
+    "export_dtype": _choice(*get_args(ExportType)),
     "dump_gradients": _path,
     "metrics": _path,
     "times_out": _path,

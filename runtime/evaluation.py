@@ -10,6 +10,8 @@ import torch
 from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.data import Batches
 from schedc.runtime.executor import Executor
+from schedc.runtime.first_fault import Inspector
+from schedc.runtime.loss_scale import LossScale
 from schedc.runtime.machine import StepResult, TensorMachine
 from schedc.runtime.position import STEP
 from schedc.runtime.rank import Rank, make_monitor
@@ -81,6 +83,8 @@ class Evaluator:
             rank.optimizer,
             Share(self.batches, rows, rank.device),
             {},
+            LossScale(0),
+            Inspector(manifest, dp, rank.states),
         )
         monitor = make_monitor(self.program, rank.device)
         return machine, Executor(self.program, rank.transport, machine, monitor)

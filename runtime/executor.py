@@ -120,6 +120,15 @@ class Executor(Generic[P]):
         """Go to the first row of the next step."""
         self.monitor.begin()
 
+    def repeat(self) -> None:
+        """Run the whole step once more. What the monitor knows of its first run stays."""
+        first, self.monitor = self.monitor, Monitor(len(self._handlers))
+        self.monitor.position = first.position
+        self.monitor.position[ROW] = 0
+        finished = self.advance()
+        assert finished, "a wait of this transport has to block"
+        self.monitor = first
+
     def advance(self) -> bool:
         """Run until the step is finished (True) or until a wait is not ready (False).
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from schedc.ir.order import Op, Task
-from schedc.program.body import Body, Call
+from schedc.program.body import Body, Call, Reduce
 from schedc.program.instructions import Tie
 from schedc.program.program import Queue
 from schedc.program.signature import Unit, Value
@@ -191,20 +191,27 @@ def _reductions(rank: Rank, control: Control) -> dict[str, float]:
     found: dict[str, float] = {}
     if rank.manifest.mesh.dp == 1:
         return found
-    clock, post_sum = clock_of(rank.device), rank.transport.post_sum
+    clock = clock_of(rank.device)
+    bodies = [body.steps for body in rank.program.bodies]
+    sums = {step.unit: step for steps in bodies for step in steps if isinstance(step, Reduce)}
+
+    def reduce(step: Reduce) -> None:
+        rank.machine.reduce(step)
+        rank.machine.reduction(step.unit).wait()
+
     for name, state in rank.states.items():
-        if not state.flat_gradients.numel():
+        if name not in sums:  # frozen
             continue
-        flat = state.flat_gradients.zero_()
-        found[name] = _median(clock, lambda n=name, f=flat: post_sum(n, f, ("dp",)).wait())
+        state.flat_gradients.zero_()
+        found[name] = _median(clock, lambda step=sums[name]: reduce(step))
     return found
 
 
 def _message(rank: Rank, control: Control) -> float | None:
     """Half a round trip of hidden states between pipeline neighbours, pair after pair."""
     mesh, pp = rank.manifest.mesh, rank.program.rank
-    shape = next(v.shape for s in rank.manifest.signatures.values() for v in s.inputs_of("x"))
-    payload = torch.zeros(shape, device=rank.device)
+    hidden = next(v for s in rank.manifest.signatures.values() for v in s.inputs_of("x"))
+    payload = torch.zeros(hidden.shape, dtype=ALL_DTYPES[hidden.dtype], device=rank.device)
     clock = clock_of(rank.device)
     task = Task(Op.F, 0, 0)
     found: float | None = None

@@ -53,6 +53,9 @@ EPILOG = (
 @click.option("--seed", type=int, help="Of the parameters and the shuffling (default 0).")
 @click.option("--init", metavar="DIR", help="Start from a Hugging Face checkpoint folder.")
 @click.option("--export", metavar="DIR", help="Write a Hugging Face checkpoint folder at the end.")
+@click.option(
+    "--export-dtype", metavar="TYPE", help="fp32, bf16 or fp16 (default: the plan's precision)."
+)
 @click.option("--dump-gradients", metavar="FILE", help="Write the first step's gradients.")
 @click.option("--metrics", metavar="FILE", help="Write a JSON line a step.")
 @click.option(

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from schedc.ir.order import Task
 from schedc.ops.generated import Graph
-from schedc.program.body import Body
+from schedc.program.body import Body, Reduce
 from schedc.program.instructions import Operand
 from schedc.program.program import RankProgram
 from schedc.program.signature import Signature
 from schedc.runtime.bodies import TANGENT, BodyBinder, BoundBody, Frame
 from schedc.runtime.executor import Handler, Operands
+from schedc.runtime.first_fault import Inspector
+from schedc.runtime.loss_scale import LossScale
 from schedc.runtime.optimizer import Optimizer
 from schedc.runtime.share import Share
 from schedc.runtime.transports.interface import TensorTransport, Work
@@ -31,15 +33,33 @@ ALL_DTYPES = DTYPES | {"int64": torch.int64, "int32": torch.int32, "bool": torch
 class StepResult:
     """What a step came to; ``loss`` and ``norm`` are global and the same on every rank.
 
-    ``skipped`` says why no update was made. ``microbatch_losses`` are this rank's sums of token
-    losses, by microbatch.
+    ``skipped`` says why no update was made; ``fault`` is True where that is because loss or
+    gradients are not finite. ``loss_scale`` is what the gradients were computed with, 1 for all but
+    fp16. ``microbatch_losses`` are this rank's sums of token losses, by microbatch.
     """
 
     loss: float
     norm: float
     valid: int
     skipped: str | None
+    fault: bool
+    loss_scale: float
     microbatch_losses: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedSum:
+    """The sum of ``rounded`` gradients, which replaces the ``gradients`` once it is there."""
+
+    posted: Work
+    rounded: Tensor
+    gradients: Tensor
+
+    def wait(self) -> bool:
+        if not self.posted.wait():
+            return False
+        self.gradients.copy_(self.rounded)
+        return True
 
 
 class TensorMachine:
@@ -60,10 +80,13 @@ class TensorMachine:
         optimizer: Optimizer,
         share: Share,
         tied: Mapping[str, str],
+        loss_scale: LossScale,
+        inspector: Inspector,
     ) -> None:
         """``tied`` names the parameter of a unit, within it, that another unit has too."""
         self.program, self.states, self.transport = program, states, transport
         self.optimizer, self.share, self.tied = optimizer, share, tied
+        self.loss_scale, self.inspector = loss_scale, inspector
         self.before_update: Callable[[], None] | None = None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
         self._base: dict[str, int] = {}
@@ -71,7 +94,7 @@ class TensorMachine:
             self._base[buffer.name] = sum(b.slots for b in program.buffers[: len(self._base)])
         self._values: list[Any] = [None] * sum(b.slots for b in program.buffers)
         self._received: set[int] = set()
-        self.binder = BodyBinder(signatures, graphs, states, rotary, self._reduce)
+        self.binder = BodyBinder(signatures, graphs, states, rotary, self.reduce, inspector)
         self._units = {stage: len(units) for stage, units in program.stages}
         self._bound: dict[tuple[int, tuple[int, ...]], BoundBody] = {}
         self._given: set[int] = set()
@@ -89,6 +112,8 @@ class TensorMachine:
         self._step, self._rate = step, rate
         self._norm = math.nan
         self._skipped: str | None = None
+        self._fault = False
+        self._scale = self.loss_scale.value
         self._losses: tuple[list[int], Tensor] | None = None
 
     def result(self) -> StepResult:
@@ -99,7 +124,7 @@ class TensorMachine:
         if self._losses is not None:
             microbatches, losses = self._losses
             each = dict(zip(microbatches, losses.tolist(), strict=True))
-        return StepResult(loss, self._norm, valid, self._skipped, each)
+        return StepResult(loss, self._norm, valid, self._skipped, self._fault, self._scale, each)
 
     @property
     def receive_buffers(self) -> list[Tensor]:
@@ -158,6 +183,7 @@ class TensorMachine:
                 self._loss_of[self._slot(write)] = task.microbatch
         return self._make_run(
             bound,
+            task.microbatch,
             tuple(zip(interface.reads, reads, strict=True)),
             tuple(zip(interface.writes, writes, strict=True)),
         )
@@ -174,6 +200,7 @@ class TensorMachine:
     def _make_run(
         self,
         bound: BoundBody,
+        microbatch: int,
         reads: tuple[tuple[str, Operand], ...],
         writes: tuple[tuple[str, Operand], ...],
     ) -> Handler:
@@ -186,9 +213,10 @@ class TensorMachine:
         give_all = [(places[n], self._slot(o)) for n, o in writes if n in several]
         freed = [self._slot(o) for _, o in reads if o.last]
         freed = [slot for slot in freed if slot not in self._received]
-        tangent, at = self._tangent, places[TANGENT]
+        tangent, at, inspector = self._tangent, places[TANGENT], self.inspector
 
         def run() -> bool:
+            inspector.microbatch = microbatch
             frame: Frame = [None] * size
             frame[at] = tangent
             for place, slot in take:
@@ -209,9 +237,16 @@ class TensorMachine:
 
     # Sums
 
-    def _reduce(self, unit: str, axes: tuple[str, ...]) -> None:
-        flat = self.states[unit].flat_gradients
-        self._reductions[unit] = self.transport.post_sum(unit, flat, axes)
+    def reduce(self, step: Reduce) -> None:
+        """Start the sum of a unit's gradients."""
+        gradients = self.states[step.unit].flat_gradients
+        if step.dtype == "fp32":
+            work = self.transport.post_sum(step.unit, gradients, step.axes)
+        else:
+            rounded = gradients.to(DTYPES[step.dtype])
+            posted = self.transport.post_sum(step.unit, rounded, step.axes)
+            work = RoundedSum(posted, rounded, gradients)
+        self._reductions[step.unit] = work
 
     def reduction(self, unit: str) -> Work:
         return self._reductions.pop(unit)
@@ -221,8 +256,8 @@ class TensorMachine:
         return self.transport.post_sum("count", self._count, ("dp",))
 
     def counted(self) -> None:
-        """The gradient of the loss, 1 / count: in fp64, then rounded once."""
-        inverse = self._count.double().reciprocal()
+        """The gradient of the loss, scale / count: in fp64, then rounded once."""
+        inverse = self._scale / self._count.double()
         self._tangent.copy_(torch.where(self._count > 0, inverse, 0.0).squeeze(0))
 
     def bind_tie(self, unit: str, peer: int) -> Callable[[], Work]:
@@ -230,6 +265,8 @@ class TensorMachine:
         return lambda: self.transport.post_tie(gradient, peer)
 
     def post_norm(self) -> Work:
+        if self.inspector.on:
+            self.inspector.look_at_sums()
         self._squares.zero_()
         for state in self.states.values():
             if state.counted_gradients.numel():
@@ -255,14 +292,31 @@ class TensorMachine:
     # Update
 
     def step(self) -> bool:
-        """Every rank sees the same count and norm, so all update, or all skip the step."""
-        self._norm = math.sqrt(self._squares.item())
+        """Every rank sees the same count, norm and loss, so all update, or all skip the step."""
+        if self.inspector.on:
+            return True
+        self._norm = math.sqrt(self._squares.item()) / self._scale
+        if self._scale != 1:
+            for state in self.states.values():
+                state.flat_gradients.mul_(1 / self._scale)
         if self.before_update is not None:
             self.before_update()
+        self._decide()
+        return True
+
+    def _decide(self) -> None:
+        """Update, or say why not."""
         if not self._count.item():
             self._skipped = "no valid labels"
+            return
+        self._fault = True
+        if not math.isfinite(self._loss.item()):
+            self._skipped = "the loss is not finite"
         elif not math.isfinite(self._norm):
-            self._skipped = "the gradients are not finite"
+            at = f" at loss scale {self._scale:.0f}" if self.loss_scale.dynamic else ""
+            self._skipped = f"the gradients are not finite{at}"
+            self.loss_scale.overflowed()
         else:
+            self._fault = False
             self.optimizer.step(self._rate, self._norm)
-        return True
+            self.loss_scale.updated()

@@ -26,15 +26,20 @@ class OptimizerSettings:
 
 
 class Optimizer:
-    """Updates the parameters of ``states`` in place; frozen ones have no part in it."""
+    """Updates the masters of ``states`` in place, and refreshes the parameters from them.
+
+    Frozen parameters have no part in it. ``updates`` counts the steps taken: the position of the
+    learning rate's schedule.
+    """
 
     def __init__(self, states: Sequence[UnitState], settings: OptimizerSettings) -> None:
-        self.clip = settings.clip
-        states = [state for state in states if state.flat_parameters.numel()]
+        self.clip, self.updates = settings.clip, 0
+        states = [state for state in states if state.flat_masters.numel()]
+        self._states = tuple(states)
         self._gradients = [state.flat_gradients for state in states]
         parameters: list[torch.nn.Parameter] = []
         for state in states:
-            parameter = torch.nn.Parameter(state.flat_parameters)
+            parameter = torch.nn.Parameter(state.flat_masters)
             parameter.grad = state.flat_gradients
             parameters.append(parameter)
         self._torch = _make(parameters, settings) if parameters else None
@@ -45,6 +50,7 @@ class Optimizer:
         Clips as ``torch.nn.utils.clip_grad_norm_`` does. Leaves inference mode: state that torch
         makes here has to live outside of it.
         """
+        self.updates += 1
         if self._torch is None:
             return
         with torch.inference_mode(False), torch.no_grad():
@@ -56,6 +62,8 @@ class Optimizer:
             for group in self._torch.param_groups:
                 group["lr"] = rate
             self._torch.step()
+            for state in self._states:
+                state.refresh()
 
     def state(self) -> list[torch.Tensor]:
         """The moments that the optimizer keeps; none before the first step."""

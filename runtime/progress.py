@@ -60,4 +60,5 @@ def progress_line(record: StepRecord, steps: int) -> str:
         f"step {record.step:>{width}}/{steps}   loss {record.loss:.4f}   "
         f"norm {record.grad_norm:.3f}   lr {record.lr:.2e}   "
         f"{record.tokens_per_second:,.0f} tokens/s   {record.step_seconds:.3f} s"
+        + (f"   scale {record.loss_scale:.0f}" if record.loss_scale != 1 else "")
     )

@@ -18,11 +18,13 @@ from schedc.runtime.config import RunConfig
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.device_monitor import DeviceMonitor
 from schedc.runtime.executor import Executor
+from schedc.runtime.first_fault import Inspector
+from schedc.runtime.loss_scale import LossScale
 from schedc.runtime.machine import TensorMachine
 from schedc.runtime.monitor import Monitor
 from schedc.runtime.optimizer import Optimizer, OptimizerSettings
 from schedc.runtime.share import Share
-from schedc.runtime.transports.interface import TensorTransport
+from schedc.runtime.transports.interface import Endpoint
 from schedc.runtime.unit_state import CPU, UnitState
 from schedc.runtime.weights import initialise, read_checkpoint
 
@@ -38,7 +40,7 @@ class Rank:
     graphs: Mapping[str, Graph]
     states: Mapping[str, UnitState]
     rotary: tuple[Tensor, Tensor] | None
-    transport: TensorTransport
+    transport: Endpoint
     optimizer: Optimizer
     machine: TensorMachine
     executor: Executor[Tensor]
@@ -56,9 +58,9 @@ class Rank:
         return self.executor.monitor
 
     def parameters(self) -> dict[str, Tensor]:
-        """The rank's parameters under Hugging Face's names."""
+        """The rank's parameters under Hugging Face's names: the masters, fp32."""
         return {
-            name: state.parameters[inner]
+            name: state.masters[inner]
             for state in self.states.values()
             for name, inner in state.names.items()
         }
@@ -73,7 +75,8 @@ class Rank:
         }
 
     def persistent(self) -> dict[str, list[Tensor]]:
-        """What lives as long as the run, by kind."""
+        """What lives as long as the run, by kind; masters count as the optimizer's."""
+        masters = [state.flat_masters for state in self.states.values() if state.mixed]
         return {
             "parameters": [
                 flat
@@ -81,7 +84,7 @@ class Rank:
                 for flat in (state.flat_parameters, state.flat_frozen)
             ],
             "gradients": [state.flat_gradients for state in self.states.values()],
-            "optimizer": self.optimizer.state(),
+            "optimizer": masters + self.optimizer.state(),
             "receive buffers": self.machine.receive_buffers,
             "rotary tables": list(self.rotary or ()),
         }
@@ -166,7 +169,7 @@ def optimizer_settings(manifest: Manifest, config: RunConfig) -> OptimizerSettin
 def make_rank(
     artifact: Artifact,
     number: int,
-    transport: TensorTransport,
+    transport: Endpoint,
     config: RunConfig,
     states: Mapping[str, UnitState],
     batches: Batches | None,
@@ -194,6 +197,8 @@ def make_rank(
         optimizer,
         Share(batches, rows, device),
         tie.places if tie is not None else {},
+        LossScale(manifest.precision.scale),
+        Inspector(manifest, at["dp"], states),
     )
     executor = Executor(program, transport, machine, make_monitor(program, device))
     return Rank(

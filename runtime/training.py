@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TextIO
 
 import torch
@@ -17,6 +17,7 @@ from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.assemble import assemble, on_cpu
 from schedc.runtime.config import RunConfig
 from schedc.runtime.evaluation import EvaluationRecord
+from schedc.runtime.first_fault import first_fault
 from schedc.runtime.learning_rate import learning_rate
 from schedc.runtime.machine import StepResult
 from schedc.runtime.rank import Rank
@@ -36,6 +37,7 @@ class StepRecord:
     step_seconds: float
     valid_labels: int
     skipped: str | None
+    loss_scale: float
 
 
 class Observer(Protocol):
@@ -104,9 +106,13 @@ def train(
 
 
 def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, StepResult]:
-    """One step. Its last instruction waits for all ranks' losses, so its time is all ranks'."""
+    """One step. It waits for all ranks' norm and losses, so its time is all ranks'.
+
+    The learning rate follows the updates that were made: a skipped step does not count. Where a
+    step's numbers are not finite, all ranks find out together where that began.
+    """
     rate = learning_rate(
-        step,
+        rank.optimizer.updates,
         peak=config.lr,
         warmup=config.warmup,
         steps=config.steps,
@@ -121,6 +127,8 @@ def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, Step
         assert finished, "a wait of this transport has to block"
         result = rank.machine.result()
     seconds = time.perf_counter() - began
+    if result.fault:
+        result = replace(result, skipped=f"{result.skipped}, {first_fault(rank)}")
     tokens = rank.manifest.batch * rank.manifest.sequence
     record = StepRecord(
         step=step + 1,
@@ -131,6 +139,7 @@ def run_step(rank: Rank, config: RunConfig, step: int) -> tuple[StepRecord, Step
         step_seconds=seconds,
         valid_labels=result.valid,
         skipped=result.skipped,
+        loss_scale=result.loss_scale,
     )
     return record, result
 
@@ -170,8 +179,13 @@ def save_gradients(
 
 
 def export(rank: Rank, control: Control, config: RunConfig) -> None:
-    """``--export``: rank 0 writes a Hugging Face checkpoint folder."""
-    whole = assemble(control, rank.manifest, rank.parameters())
+    """``--export``: rank 0 writes a Hugging Face checkpoint folder, the masters rounded to a dtype.
+
+    By default to that of the plan's precision, which is what trained: a bf16 model is read and
+    written bit for bit. fp32 loses nothing of the masters.
+    """
+    dtype = config.export_dtype or rank.manifest.precision.model
+    whole = assemble(control, rank.manifest, rank.parameters(), dtype)
     if control.rank == 0 and config.export is not None:
         write_checkpoint(config.export, whole, rank.manifest.config)
 

@@ -38,8 +38,8 @@ DTYPES = {
 STORED = {"F64": "fp64", "F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 """Our names of the dtypes in a safetensors header."""
 
-EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
-"""Conversions (stored, wanted) that round nothing."""
+EXACT = ("fp32", "bf16", "fp16")
+"""Stored dtypes that fp32 masters hold without rounding."""
 
 NO_PARAMETER = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
 """Buffers that older checkpoints hold beside the parameters."""
@@ -51,25 +51,24 @@ SHOWN = 8
 
 
 def initialise(parameters: Iterable[Parameter], seed: int) -> dict[str, Tensor]:
-    """Freshly initialised parameters by name.
+    """Freshly initialised parameters by name: masters, in fp32 whatever the model computes in.
 
     Each has a generator of its own, seeded by ``seed`` and its name: its values do not depend on
-    which other parameters a rank holds. Normal numbers are drawn in fp32, then rounded.
+    which other parameters a rank holds.
     """
     return {parameter.name: _initial(parameter, seed) for parameter in parameters}
 
 
 def _initial(parameter: Parameter, seed: int) -> Tensor:
-    dtype = DTYPES[parameter.dtype]
     match parameter.init.split():
         case ["ones"]:
-            return torch.ones(parameter.shape, dtype=dtype)
+            return torch.ones(parameter.shape)
         case ["zeros"]:
-            return torch.zeros(parameter.shape, dtype=dtype)
+            return torch.zeros(parameter.shape)
         case ["normal", std]:
-            return _normal(parameter, float(std), seed).to(dtype)
+            return _normal(parameter, float(std), seed)
         case ["normal", std, "zero-row", row]:
-            table = _normal(parameter, float(std), seed).to(dtype)
+            table = _normal(parameter, float(std), seed)
             table[int(row)] = 0
             return table
         case _:
@@ -92,13 +91,14 @@ def read_checkpoint(
     config: Mapping[str, object],
     wanted: Collection[str] | None = None,
 ) -> dict[str, Tensor]:
-    """The parameters named in ``wanted`` (None: all) from a checkpoint folder, in their dtypes.
+    """The parameters named in ``wanted`` (None: all) from a checkpoint folder: masters, in fp32.
 
     ``parameters`` are the whole model's: every rank checks the headers of all shards against them,
     so that all refuse alike, and then reads only what it wants. Narrower floating-point numbers are
-    widened, which is exact; nothing is rounded. Raises E903 for a folder that is no checkpoint, and
-    for missing or unexpected parameters and wrong shapes or dtypes, all of them named at once. A
-    tied model's ``lm_head.weight`` may be there if it equals the embedding.
+    widened, which is exact; no master is rounded. Raises E903 for a folder that is no checkpoint,
+    for missing or unexpected parameters, wrong shapes or dtypes, and numbers beyond the range of
+    what the model computes in, all of them named at once. A tied model's ``lm_head.weight`` may be
+    there if it equals the embedding.
 
     The folder's ``config.json``, where it has one, must mean the same numbers as the plan's
     ``config``, in whatever spelling: the same tensors under another ``rope_theta`` are another
@@ -128,7 +128,8 @@ def read_checkpoint(
         with _opened(path) as file:
             for name in sorted(name for name in names if headers[name][0] == path):
                 # A copy: what safetensors returns is a mapping of the file.
-                read[name] = file.get_tensor(name).to(DTYPES[expected[name].dtype], copy=True)
+                read[name] = file.get_tensor(name).to(torch.float32, copy=True)
+    _check_range(folder, [expected[name] for name in read], read)
     return {name: read[name] for name in expected if name in names}
 
 
@@ -194,8 +195,8 @@ def _mismatches(
         if shape != parameter.shape:
             shapes.append(f"{name} is {list(shape)}, the plan's {list(parameter.shape)}")
         dtype = STORED.get(stored, stored)
-        if dtype != parameter.dtype and (dtype, parameter.dtype) not in EXACT:
-            dtypes.append(f"{name} is {dtype}, the plan's {parameter.dtype}")
+        if dtype not in EXACT:
+            dtypes.append(f"{name} is {dtype}, masters are fp32")
     tied = "the checkpoint seems to be tied: compile with tie_word_embeddings true"
     found = (
         ("missing parameters", missing, tied if missing == [TIED] else None),
@@ -210,6 +211,25 @@ def _mismatches(
         for what, names, help in found
         if names
     ]
+
+
+def _check_range(
+    folder: Path, parameters: Sequence[Parameter], masters: Mapping[str, Tensor]
+) -> None:
+    """Refuse finite masters that the model would compute with as infinite."""
+    beyond: list[str] = []
+    for parameter in parameters:
+        largest = torch.finfo(DTYPES[parameter.dtype]).max
+        sizes = masters[parameter.name].abs()
+        if parameter.dtype != "fp32" and ((sizes > largest) & sizes.isfinite()).any():
+            beyond.append(parameter.name)
+    if beyond:
+        (dtype,) = {parameter.dtype for parameter in parameters}
+        raise _refusal(
+            f"checkpoint {folder}: parameters beyond the range of {dtype} ({len(beyond)}): "
+            f"{_listed(beyond)}",
+            help="compile the plan with `precision bf16` or `precision fp32`",
+        )
 
 
 def _check_tied(headers: Mapping[str, tuple[Path, tuple[int, ...], str]]) -> None:

@@ -362,18 +362,19 @@ CATALOGUE: dict[str, Page] = {
     ),
     "E808": Page(
         "a key stands twice",
-        "Each key of a plan and each axis of a mesh may stand once. Delete one.",
+        "Each key of a plan, axis of a mesh and option of a precision may stand once. Delete one.",
         "sequence 128  sequence 256",
     ),
     "E809": Page(
         "an unknown key",
-        "A plan has no such key, or a mesh no such axis (they are dp, pp, cp and tp). Nothing "
-        "unknown is ignored.",
+        "A plan has no such key, a mesh no such axis (they are dp, pp, cp and tp), or a precision "
+        "no such option (bf16 has master and reduce, fp16 those and scale). Nothing unknown is "
+        "ignored.",
         "mesh pp2 = 2",
     ),
     "E810": Page(
         "a plan asks for what is not supported yet",
-        "This version compiles plans with pipeline and data parallelism in fp32. Other keys and "
+        "This version compiles plans with pipeline and data parallelism. Other keys and "
         "values are known, but refused by name rather than ignored.",
         "zero 1",
     ),
@@ -426,8 +427,9 @@ CATALOGUE: dict[str, Page] = {
     ),
     "E903": Page(
         "weights do not fit",
-        "The checkpoint lacks a parameter of the model, has one that the model does not, or one "
-        "of another shape. Nothing is skipped or initialised silently.",
+        "The checkpoint lacks a parameter of the model, has one that the model does not, one of "
+        "another shape, or numbers beyond the range of the plan's precision. Nothing is skipped or "
+        "initialised silently.",
     ),
     "E904": Page(
         "a run is set up wrongly",

@@ -121,7 +121,7 @@ class Control(Protocol):
 
 
 class Endpoint(TensorTransport, Control, Protocol):
-    """A process' end of both."""
+    """What a rank of a real run has: messages and sums of tensors, and control."""
 
 
 @dataclass(frozen=True, slots=True)

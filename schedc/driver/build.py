@@ -71,7 +71,7 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
         config,
         plan.microbatch,
         plan.sequence,
-        plan.precision,
+        plan.precision.model,
         tail=plan.tail,
         frozen=frozen,
         span=span,
@@ -85,8 +85,9 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
         raise DiagnosticError(false)
     timeline = simulate_order(drop_idle(order, model, stages), costs)
     forwards = simulate_order(_portable(plan.evaluation_order), costs)
+    replicas, reduce = plan.mesh.dp, plan.precision.reduce
     programs, evaluation = (
-        compile_programs(_with_messages(each, costs), model, stages, plan.mesh.dp)
+        compile_programs(_with_messages(each, costs), model, stages, replicas, reduce)
         for each in (timeline, forwards)
     )
     manifest = _manifest(plan, instance, model, timeline, stages, costs)

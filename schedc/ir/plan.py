@@ -8,6 +8,7 @@ from typing import Literal
 from schedc.diagnostics import Span
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
+from schedc.ir.precision import Precision
 
 Optimizer = Literal["adamw", "sgd"]
 
@@ -32,7 +33,7 @@ class Plan:
     evaluation: int
     evaluation_order: Order
     layers: str
-    precision: Literal["fp32"]
+    precision: Precision
     optimizer: Optimizer
     freeze: tuple[str, ...]
     spans: dict[str, Span]

@@ -140,14 +140,14 @@ class _Rank:
         self._wait_for_sends(len(self.rows) + 1, None)
         if not self.counted:
             add(Code.WAIT_COUNT)
-        if self.order.evaluates:
-            add(Code.REPORT, reads=tuple(self.losses))
-        else:
+        if not self.order.evaluates:
             add(Code.NORM)
-            add(Code.REPORT, reads=tuple(self.losses))
+        add(Code.REPORT, reads=tuple(self.losses))
+        if not self.order.evaluates:
             add(Code.WAIT_NORM)
-            add(Code.STEP)
         add(Code.WAIT_REPORT)
+        if not self.order.evaluates:
+            add(Code.STEP)
         return self.builder.build()
 
     def _place(self, span: int) -> str:

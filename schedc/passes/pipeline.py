@@ -15,9 +15,15 @@ from schedc.program.verify import verify_programs
 
 
 def compile_programs(
-    timeline: Timeline, model: Model, partition: Partition, replicas: int = 1
+    timeline: Timeline,
+    model: Model,
+    partition: Partition,
+    replicas: int = 1,
+    reduce: str = "fp32",
 ) -> Programs:
-    """The programs of all pipeline ranks for a simulated order; ``replicas`` is the size of dp.
+    """The programs of all pipeline ranks for a simulated order.
+
+    ``replicas`` is the size of dp, ``reduce`` the dtype in which gradients are summed over it.
 
     An order of nothing but F gives an evaluation, in which nobody sums gradients. Others have no
     operations with nothing to do (:func:`schedc.passes.drop_idle.drop_idle`). The verifier runs
@@ -29,7 +35,7 @@ def compile_programs(
     verify_programs(programs, model, replicas=1, tied=False)
     if not order.evaluates:
         if replicas > 1:
-            programs = reduce_gradients(programs, model)
+            programs = reduce_gradients(programs, model, reduce)
             verify_programs(programs, model, replicas, tied=False)
         programs = tie_embeddings(programs, model)
         verify_programs(programs, model, replicas)

@@ -27,13 +27,14 @@ from schedc.program.signature import Model
 from schedc.program.work import GradientCall, gradient_calls
 
 
-def reduce_gradients(programs: Programs, model: Model) -> Programs:
+def reduce_gradients(programs: Programs, model: Model, dtype: str = "fp32") -> Programs:
     """Programs whose replicas agree on their gradients before the norm is taken.
 
     Units that have no gradients of their own, being frozen, are not reduced. A tied parameter whose
     two units lie on one rank has one gradient, which is reduced once both have given theirs.
 
-    Contract: no program reduces yet. The mesh has more than one replica.
+    Contract: no program reduces yet. The mesh has more than one replica. ``dtype`` is what the sums
+    are taken in.
 
     Pseudocode::
 
@@ -42,10 +43,10 @@ def reduce_gradients(programs: Programs, model: Model) -> Programs:
             that starts the unit's reduction after the call that gives the last of them
         before norm: wait for every unit's reduction, in the order in which they were started
     """
-    return tuple(_reduce(program, model) for program in programs)
+    return tuple(_reduce(program, model, dtype) for program in programs)
 
 
-def _reduce(program: RankProgram, model: Model) -> RankProgram:
+def _reduce(program: RankProgram, model: Model, dtype: str) -> RankProgram:
     table = program.stream.table.copy()
     bodies = list(program.bodies)
     calls = gradient_calls(model, program.stages)
@@ -54,7 +55,8 @@ def _reduce(program: RankProgram, model: Model) -> RankProgram:
         last.setdefault(max(_last_row(table, call) for call in its), []).append(unit)
     started: list[str] = []
     for row, ending in sorted(last.items()):
-        body = _reducing(bodies[int(table[row, BODY])], {unit: calls[unit] for unit in ending})
+        its = {unit: calls[unit] for unit in ending}
+        body = _reducing(bodies[int(table[row, BODY])], its, dtype)
         table[row, BODY] = len(bodies)
         bodies.append(body)
         started += [step.unit for step in body.steps if isinstance(step, Reduce)]
@@ -79,7 +81,7 @@ def _drop_unused(table: Table, bodies: list[Body]) -> tuple[Table, list[Body]]:
     return table, [bodies[i] for i in used]
 
 
-def _reducing(body: Body, ending: Mapping[str, tuple[GradientCall, ...]]) -> Body:
+def _reducing(body: Body, ending: Mapping[str, tuple[GradientCall, ...]], dtype: str) -> Body:
     """The variant of a body that also starts the reductions of the units in ``ending``.
 
     Each follows the last of the calls that add to the unit's gradients.
@@ -94,7 +96,7 @@ def _reducing(body: Body, ending: Mapping[str, tuple[GradientCall, ...]]) -> Bod
         after.setdefault(at[-1], []).append(unit)
     steps: list[Step] = []
     for index, step in enumerate(body.steps):
-        steps += [step, *(Reduce(unit, GRADIENT_AXES) for unit in after.get(index, ()))]
+        steps += [step, *(Reduce(unit, GRADIENT_AXES, dtype) for unit in after.get(index, ()))]
     return replace(body, last=True, steps=tuple(steps))
 
 

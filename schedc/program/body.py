@@ -28,13 +28,21 @@ class Call:
 GRADIENT_AXES = ("dp",)
 """The mesh axes that gradients are summed over."""
 
+REDUCE_DTYPES = ("fp32", "bf16", "fp16")
+"""What they may be summed in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Start to sum a unit's gradients over mesh axes; the stream waits for it."""
+    """Start to sum a unit's gradients over mesh axes; the stream waits for it.
+
+    They are accumulated in fp32. In another ``dtype`` what is summed is a rounded copy of them, and
+    the sum comes back rounded.
+    """
 
     unit: str
     axes: tuple[str, ...]
+    dtype: str = "fp32"
 
 
 Step = Call | Reduce

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schedc.ir.mesh import Mesh
+from schedc.ir.precision import Precision
 from schedc.program.signature import Signature, Unit
 
 SCHEMA = "schedc build 1"
@@ -28,7 +29,7 @@ class Manifest:
     batch: int
     microbatch: int
     microbatches: int
-    precision: str
+    precision: Precision
     optimizer: str
     evaluation: int
     rank_of: tuple[int, ...]

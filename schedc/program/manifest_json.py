@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TypeVar, cast, get_args
 
 from schedc.ir.mesh import AXES, Mesh
+from schedc.ir.precision import FORMATS, Precision
 from schedc.program.manifest import SCHEMA, Manifest
 from schedc.program.signature import (
     DTYPE_BYTES,
@@ -72,7 +73,7 @@ def manifest_to_json(manifest: Manifest) -> str:
         "batch": manifest.batch,
         "microbatch": manifest.microbatch,
         "microbatches": manifest.microbatches,
-        "precision": manifest.precision,
+        "precision": asdict(manifest.precision),
         "optimizer": manifest.optimizer,
         "evaluation": manifest.evaluation,
         "rank_of": manifest.rank_of,
@@ -115,7 +116,7 @@ def manifest_from_json(text: str, signature: Callable[[str], Signature]) -> Mani
         batch=_get(fields, "batch", int),
         microbatch=_get(fields, "microbatch", int),
         microbatches=_get(fields, "microbatches", int),
-        precision=_get(fields, "precision", str),
+        precision=_precision(_object(fields.get("precision"), "`precision`")),
         optimizer=_get(fields, "optimizer", str),
         evaluation=_get(fields, "evaluation", int),
         rank_of=_all(_list(fields, "rank_of"), int, "`rank_of`"),
@@ -141,6 +142,14 @@ def is_manifest(text: str) -> bool:
         return False
     schema = cast(Object, fields).get("schema") if isinstance(fields, dict) else None
     return isinstance(schema, str) and schema.startswith("schedc build ")
+
+
+def _precision(fields: Object) -> Precision:
+    return Precision(
+        model=_choice(_get(fields, "model", str), FORMATS),
+        reduce=_choice(_get(fields, "reduce", str), FORMATS),
+        scale=_get(fields, "scale", int),
+    )
 
 
 def _unit_fields(unit: Unit) -> Object:

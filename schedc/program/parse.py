@@ -9,7 +9,7 @@ from typing import get_args
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Source, Span
 from schedc.ir.order import Op
-from schedc.program.body import VARIANTS, Body, Call, Reduce, Step
+from schedc.program.body import REDUCE_DTYPES, VARIANTS, Body, Call, Reduce, Step
 from schedc.program.lines import Line, Refused
 from schedc.program.parse_stream import StreamParser
 from schedc.program.program import Buffer, BufferKind, Queue, RankProgram
@@ -212,11 +212,17 @@ class _Parser:
             graph, unit = line.name(1, "a graph"), line.name(2, "a unit")
             return Call(graph, unit, *_arrow(line, 3))
         unit = line.name(1, "a unit")
-        if len(line.words) == 2:
-            return Reduce(unit, ())
+        over, dtype = len(line.words), "fp32"
+        if "in" in line.words[2:]:
+            over = line.words.index("in", 2)
+            dtype = line.keyword(over + 1, *REDUCE_DTYPES)
+            line.end(over + 2)
+        if over == 2:
+            return Reduce(unit, (), dtype)
         line.keyword(2, "over")
-        line.word(3, "the axes to sum over")
-        return Reduce(unit, line.names(3))
+        if over == 3:
+            line.name(over, "the axes to sum over")
+        return Reduce(unit, line.names(3, over), dtype)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused.append(refused.diagnostic)

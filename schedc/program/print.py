@@ -243,7 +243,8 @@ def _body(body: Body) -> Iterator[str]:
                 yield f"  call    {step.graph:<{graph}}  {step.unit:<{unit}}  {values}".rstrip()
             case Reduce():
                 over = f" over {' '.join(step.axes)}" if step.axes else ""
-                yield f"  reduce  {step.unit}{over}"
+                rounded = f" in {step.dtype}" if step.dtype != "fp32" else ""
+                yield f"  reduce  {step.unit}{over}{rounded}"
 
 
 def _arrow(reads: tuple[str, ...], writes: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from schedc.ir.order import Op
-from schedc.program.body import GRADIENT_AXES, Body, Call, Reduce
+from schedc.program.body import GRADIENT_AXES, REDUCE_DTYPES, Body, Call, Reduce
 from schedc.program.program import Programs, RankProgram
 from schedc.program.signature import Model, Unit
 from schedc.program.verify_columns import Findings
@@ -229,6 +229,8 @@ class _BodyCheck:
         elif step.axes != GRADIENT_AXES:
             axes, right = (" ".join(names) or "nothing" for names in (step.axes, GRADIENT_AXES))
             self._refuse(f"it reduces {step.unit} over {axes}; gradients are summed over {right}")
+        elif step.dtype not in REDUCE_DTYPES:
+            self._refuse(f"it reduces {step.unit} in {step.dtype}, not in a dtype of gradients")
         else:
             here = [call for call in self.gives.get(step.unit, ()) if call[0] == self.body.stage]
             made = [call for call in here if call[1] in _CALLS[self.body.op]]

@@ -34,6 +34,7 @@ _BEFORE = (
     (Code.NORM, Code.WAIT_NORM),
     (Code.WAIT_NORM, Code.STEP),
     (Code.REPORT, Code.WAIT_REPORT),
+    (Code.WAIT_REPORT, Code.STEP),
 )
 
 

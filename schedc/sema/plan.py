@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 from schedc.diagnostics import Diagnostic, DiagnosticError, Label, Source, Span
 from schedc.ir.mesh import Mesh
 from schedc.ir.plan import Optimizer, Plan
+from schedc.ir.precision import Precision
+from schedc.sema.precision import read_precision
 from schedc.sema.schedule import (
     MOST_MICROBATCHES,
     MOST_RANKS,
@@ -22,7 +24,7 @@ from schedc.sema.schedule import (
 from schedc.sema.values import kind, show
 from schedc.syntax import ast
 from schedc.syntax.hints import did_you_mean
-from schedc.syntax.parse import parse_schedule_use, parse_setting
+from schedc.syntax.parse import parse_precision_use, parse_schedule_use, parse_setting
 
 if TYPE_CHECKING:
     from schedc.sema.library import Library
@@ -132,7 +134,7 @@ class _Reader:
                 self.patterns = tuple(v for v in entry.values if isinstance(v, ast.Text))
             case _:
                 self.found[key] = _Found(value, value.span)
-        if key in ("zero", "precision") and len(entry.values) > 1:
+        if key == "zero" and len(entry.values) > 1:
             self._report("E810", f"options of `{key}` are not supported yet", entry.values[1].span)
 
     def _mesh(self, mesh: ast.Mesh) -> None:
@@ -196,7 +198,7 @@ class _Reader:
         model = self._model()
         layers = self._layers()
         optimizer = self._word("optimizer", ("adamw", "sgd"), (), "adamw")
-        self._word("precision", ("fp32",), ("bf16", "fp16"), "fp32")
+        precision = self._precision()
         self._word("recompute", ("none",), ("full", "attention", "mlp", "norms", "fit"), "none")
         self._zero()
         self._freeze()
@@ -223,7 +225,7 @@ class _Reader:
             evaluation=passes * together,
             evaluation_order=evaluation.order.forwards(),
             layers=layers,
-            precision="fp32",
+            precision=precision,
             optimizer=cast(Optimizer, optimizer),
             freeze=tuple(pattern.value for pattern in self.patterns),
             spans=self._spans(),
@@ -375,6 +377,15 @@ class _Reader:
         self._report("E811", f"`{key}` is {choices}, not {shown}", found.span, help)
         return default
 
+    def _precision(self) -> Precision:
+        found = self.found.get("precision")
+        if found is not None and isinstance(found.value, ast.PrecisionUse):
+            try:
+                return read_precision(found.value)
+            except DiagnosticError as error:
+                self.mistakes += error.diagnostics
+        return Precision("fp32")
+
     def _zero(self) -> None:
         found = self.found.get("zero")
         if found is None or isinstance(found.value, _NOT_EXPRESSIONS):
@@ -432,7 +443,7 @@ class _Reader:
         return use.name, arguments
 
 
-_NOT_EXPRESSIONS = (ast.Batch, ast.Mesh, ast.ScheduleUse, ast.Word, ast.Raw)
+_NOT_EXPRESSIONS = (ast.Batch, ast.Mesh, ast.ScheduleUse, ast.PrecisionUse, ast.Word, ast.Raw)
 
 _EXAMPLES = {
     "model": 'for example `model "llama-tiny"`',
@@ -462,6 +473,8 @@ def _read_value(key: str, text: str, source: Source, span: Span) -> ast.EntryVal
         return parse_setting(source, len(key) + 1)
     if key == "schedule":
         return parse_schedule_use(source, len(key) + 1)
+    if key == "precision":
+        return parse_precision_use(source, len(key) + 1)
     word = text.strip()
     if key == "model" or (key == "layers" and word not in ("balanced", "even")):
         return ast.Text(word.removeprefix('"').removesuffix('"'), span)

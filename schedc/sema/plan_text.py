@@ -18,7 +18,7 @@ def print_plan(plan: Plan, instance: Instance) -> str:
         "mesh": f"dp = {mesh.dp}, pp = {mesh.pp}, cp = {mesh.cp}, tp = {mesh.tp}",
         "schedule": instance.title,
         "layers": layers,
-        "precision": plan.precision,
+        "precision": str(plan.precision),
         "zero": "0",
         "recompute": "none",
         "optimizer": plan.optimizer,

@@ -15,12 +15,17 @@ for the gradient of the loss, a scalar."""
 
 
 def rise_of(
-    body: Body, units: int, owned: frozenset[str], signatures: Mapping[str, Signature]
+    body: Body,
+    units: int,
+    owned: frozenset[str],
+    signatures: Mapping[str, Signature],
+    copies: Mapping[str, int],
 ) -> int:
     """How far above what is alive before ``body`` its memory rises, in bytes.
 
     ``units`` is how many its stage has; ``owned`` are those of its inputs that nobody reads after
-    it: they die with their last reader.
+    it: they die with their last reader. ``copies`` are the bytes of the rounded gradients that the
+    reduction of a unit sums.
 
     The model, as the runtime does it:
 
@@ -40,6 +45,8 @@ def rise_of(
     for index, step in enumerate(body.steps):
         if isinstance(step, Call):
             frame.call(index, step)
+        else:
+            frame.copy(copies.get(step.unit, 0))
     return frame.highest
 
 
@@ -156,6 +163,11 @@ class _Frame:
         for name in call.reads:
             if self.last_read[name] == index and name not in self.body.writes:
                 self._drop(self.values.pop(name))
+        self.highest = max(self.highest, self.live)
+
+    def copy(self, size: int) -> None:
+        """A copy that stays to the end of the body."""
+        self.live += size
         self.highest = max(self.highest, self.live)
 
     def _stays(self, storage: str, index: int, call: Call) -> bool:

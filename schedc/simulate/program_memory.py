@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from schedc.program.body import Reduce
 from schedc.program.flat import flat_layouts
-from schedc.program.instructions import BODY, CODE, READS, WRITES, Code
+from schedc.program.instructions import BODY, CODE, READS, REF, WRITES, Code
 from schedc.program.program import BufferKind, Programs, RankProgram
 from schedc.program.signature import DTYPE_BYTES, Signature, Unit
 from schedc.simulate.program_body_memory import rise_of
@@ -30,7 +31,10 @@ CATEGORY: dict[BufferKind, str] = {
     "labels": "data",
     "loss": "data",
 }
-SLOTS = ("saved", "owed", "produced", "data")
+ROUNDED = "rounded"
+"""Copies of gradients while they are summed in another dtype than fp32."""
+
+SLOTS = ("saved", "owed", "produced", "data", ROUNDED)
 RECEIVED = ("x", "dy")
 
 
@@ -40,7 +44,8 @@ class MemoryProfile:
 
     ``peak`` is reached within instruction ``row``. ``at_peak`` says what it consists of:
     ``parameters gradients optimizer rotary received`` stay through the step; ``saved owed produced
-    data`` lie in slots when the instruction begins; ``working`` is what it adds at its highest.
+    data`` lie in slots when the instruction begins; ``rounded`` are copies of gradients that are
+    being summed in a narrower dtype; ``working`` is what it adds at its highest.
     """
 
     peak: int
@@ -63,7 +68,9 @@ def memory_of(
     * A unit's parameters and fp32 gradients are flat tensors of one length
       (:mod:`schedc.program.flat`); ``optimizer`` keeps 2 (``adamw``) or 0 (``sgd``) more of these,
       and an fp32 copy of parameters of another type. Frozen parameters have none of it. The
-      fused optimizers, clipping and the norm allocate nothing, reductions and ties sum in place.
+      fused optimizers, clipping and the norm allocate nothing. Reductions and ties sum in place,
+      reductions in another dtype than fp32 in a copy that lives from their start to the end of
+      their wait.
     * One pair of rotary tables on each rank.
     * Receive buffers, one a slot, stay from step to step. All other slots hold their bytes from the
       instruction that writes them until after the last that reads them; a run takes over what it
@@ -74,10 +81,13 @@ def memory_of(
     themselves, the data that batches are cut from.
     """
     by_name = {unit.name: unit for unit in units}
-    return tuple(
-        _profile(program, signatures, _persistent(program, signatures, by_name, optimizer))
-        for program in programs
-    )
+    profiles: list[MemoryProfile] = []
+    for program in programs:
+        layouts = flat_layouts(by_name[name] for name in program.units)
+        numbers = {name: layout.size for name, layout in layouts.items()}
+        persistent = _persistent(program, signatures, by_name, optimizer)
+        profiles.append(_profile(program, signatures, persistent, numbers))
+    return tuple(profiles)
 
 
 def _persistent(
@@ -101,13 +111,18 @@ def _persistent(
 
 
 def _profile(
-    program: RankProgram, signatures: Mapping[str, Signature], persistent: dict[str, int]
+    program: RankProgram,
+    signatures: Mapping[str, Signature],
+    persistent: dict[str, int],
+    numbers: Mapping[str, int],
 ) -> MemoryProfile:
     table = program.stream.table
     change = _changes_of_slots(program)
+    copies = _copies(program, numbers)
+    _add_copies(change[:, SLOTS.index(ROUNDED)], program, copies)
     after = sum(persistent.values()) + np.cumsum(change.sum(axis=1))
     before = after - change.sum(axis=1)
-    highest = np.maximum(np.maximum(before, after), before + _rises(program, signatures))
+    highest = np.maximum(np.maximum(before, after), before + _rises(program, signatures, copies))
     if not len(table):
         stays = sum(persistent.values())
         return MemoryProfile(stays, -1, persistent, highest, after)
@@ -137,7 +152,31 @@ def _changes_of_slots(program: RankProgram) -> Bytes:
     return added[stream.table[:, WRITES]] - freed[stream.table[:, READS]]
 
 
-def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
+def _copies(program: RankProgram, numbers: Mapping[str, int]) -> dict[str, int]:
+    """The bytes of each unit's rounded gradients, for those that are summed rounded."""
+    steps = [step for body in program.bodies for step in body.steps]
+    return {
+        step.unit: numbers[step.unit] * DTYPE_BYTES[step.dtype]
+        for step in steps
+        if isinstance(step, Reduce) and step.dtype != "fp32"
+    }
+
+
+def _add_copies(change: Bytes, program: RankProgram, copies: Mapping[str, int]) -> None:
+    """Add to ``change`` what runs leave in copies, and what waits for reductions free."""
+    table = program.stream.table
+    for index, body in enumerate(program.bodies):
+        made = [copies.get(step.unit, 0) for step in body.steps if isinstance(step, Reduce)]
+        if sum(made):
+            change[(table[:, CODE] == Code.RUN) & (table[:, BODY] == index)] += sum(made)
+    for index, unit in enumerate(program.stream.units):
+        waits = (table[:, CODE] == Code.WAIT_REDUCE) & (table[:, REF] == index)
+        change[waits] -= copies.get(unit, 0)
+
+
+def _rises(
+    program: RankProgram, signatures: Mapping[str, Signature], copies: Mapping[str, int]
+) -> Bytes:
     """For each instruction, what it adds at its highest to what was alive before it."""
     stream = program.stream
     units = {stage: len(names) for stage, names in program.stages}
@@ -158,7 +197,7 @@ def _rises(program: RankProgram, signatures: Mapping[str, Signature]) -> Bytes:
             )
             if (body, owned) not in by_owned:
                 its = program.bodies[body]
-                by_owned[body, owned] = rise_of(its, units[its.stage], owned, signatures)
+                by_owned[body, owned] = rise_of(its, units[its.stage], owned, signatures, copies)
             rise = found[body, reads] = by_owned[body, owned]
         rises[row] = rise
     return rises

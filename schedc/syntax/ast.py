@@ -401,6 +401,16 @@ class ScheduleUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PrecisionUse:
+    """``NAME { option value, … }``, as in ``bf16 { master fp32, reduce bf16 }``."""
+
+    name: str
+    options: tuple[Argument, ...]
+    span: Span = field(compare=False, repr=False)
+    name_span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
     """A bare word, as in ``optimizer sgd``."""
 
@@ -426,7 +436,7 @@ class Entry:
     key_span: Span = field(compare=False, repr=False)
 
 
-EntryValue = Expression | Batch | Mesh | ScheduleUse | Word | Raw
+EntryValue = Expression | Batch | Mesh | ScheduleUse | PrecisionUse | Word | Raw
 
 
 @dataclass(frozen=True, slots=True)

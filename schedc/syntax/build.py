@@ -208,6 +208,8 @@ class Builder:
                 return (ast.Mesh(axes, span),)
             case "use":
                 return (self.schedule_use(_tree(tree.children[0])),)
+            case "precision":
+                return (self.precision_use(_tree(tree.children[0])),)
             case _:
                 return tuple(self._entry_value(child) for child in tree.children)
 
@@ -227,11 +229,19 @@ class Builder:
 
     def schedule_use(self, tree: Tree[Token]) -> ast.ScheduleUse:
         name, *arguments = tree.children
-        found: list[ast.Argument] = []
-        for child in arguments:
-            key, value = _tree(child).children
-            found.append(ast.Argument(str(key), self.expression(value), self.span(child)))
-        return ast.ScheduleUse(str(name), tuple(found), self.span(tree))
+        return ast.ScheduleUse(str(name), self._arguments(arguments), self.span(tree))
+
+    def precision_use(self, tree: Tree[Token]) -> ast.PrecisionUse:
+        name, *options = tree.children
+        span, name_span = self.span(tree), self.span(name)
+        return ast.PrecisionUse(str(name), self._arguments(options), span, name_span)
+
+    def _arguments(self, nodes: list[Node]) -> tuple[ast.Argument, ...]:
+        pairs = [(node, _tree(node).children) for node in nodes]
+        return tuple(
+            ast.Argument(str(key), self.expression(value), self.span(node))
+            for node, (key, value) in pairs
+        )
 
     # ---- expressions ----------------------------------------------------------------------
 

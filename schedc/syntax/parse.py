@@ -31,7 +31,7 @@ def _parser() -> Lark:
         lexer="contextual",
         propagate_positions=True,
         maybe_placeholders=False,
-        start=["file", "expression", "schedule_use"],
+        start=["file", "expression", "schedule_use", "precision_use"],
     )
 
 
@@ -79,6 +79,12 @@ def parse_schedule_use(source: Source, skip: int) -> ast.ScheduleUse:
     """The tree of a schedule and its arguments behind ``skip`` characters: ``zb_1p(K = 2)``."""
     text = " " * skip + normalise(source.text)[skip:]
     return Builder(source, text.split("\n")).schedule_use(_parse(source, text, "schedule_use"))
+
+
+def parse_precision_use(source: Source, skip: int) -> ast.PrecisionUse:
+    """The tree of a precision and its options behind ``skip`` characters: ``bf16 { … }``."""
+    text = " " * skip + normalise(source.text)[skip:]
+    return Builder(source, text.split("\n")).precision_use(_parse(source, text, "precision_use"))
 
 
 def _expression(source: Source, text: str) -> ast.Expression:

@@ -183,6 +183,9 @@ def _entry_value(value: ast.EntryValue) -> str:
                 for argument in value.arguments
             )
             return value.name + (f"({arguments})" if arguments else "")
+        case ast.PrecisionUse():
+            options = ", ".join(f"{o.name} {print_expression(o.value)}" for o in value.options)
+            return value.name + (f" {{ {options} }}" if options else "")
         case ast.Word():
             return value.word
         case ast.Raw():

@@ -7,14 +7,18 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from schedc.diagnostics import DiagnosticError
 from schedc.driver.build import Build, compile_plan
 from schedc.ir.order import Task
+from schedc.ir.precision import Precision
 from schedc.ir.trace import Trace
 from schedc.model.config import PRESETS
 from schedc.program.artifact import load_artifact, write_artifact
+from schedc.program.body import Reduce
 from schedc.program.instructions import Run
 from schedc.program.text import print_program
 from schedc.program.verify import verify_programs
@@ -36,7 +40,7 @@ def test_the_bundled_plan(tiny: Build) -> None:
     assert (manifest.mesh.dp, manifest.mesh.pp, manifest.mesh.size) == (2, 2, 4)
     assert (manifest.sequence, manifest.batch, manifest.microbatch) == (128, 32, 2)
     assert manifest.microbatches == 32 // (2 * 2)
-    assert (manifest.precision, manifest.optimizer) == ("fp32", "adamw")
+    assert (manifest.precision, manifest.optimizer) == (Precision("fp32"), "adamw")
     # Vocabulary 256, hidden 256, MLP 704, kv width 128, 4 layers.
     layer = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 704 * 256 + 2 * 256
     count = sum(p.bytes // 4 for unit in manifest.units for _, p in unit.parameters)
@@ -273,3 +277,57 @@ def test_programs_run_the_order_of_the_plan() -> None:
     for rank, program in enumerate(build.programs):
         tasks: list[Task] = [i.task for i in program.stream if isinstance(i, Run)]
         assert tasks == list(build.plan.order.tasks(rank))
+
+
+def test_what_a_precision_changes(tmp_path: Path) -> None:
+    """bf16: the model's dtype, half-sized messages, rounded sums; masters cost what they save."""
+    wide = build_of(plan_with(), {})
+    narrow = build_of(plan_with(precision="bf16 { reduce bf16 }"), {})
+    assert narrow.artifact.manifest.precision == Precision("bf16", "bf16")
+    for program, other in zip(narrow.programs, wide.programs, strict=True):
+        for name in ("x", "y", "dy", "dx"):
+            for found, expected in zip(
+                (b for b in program.buffers if b.name == name),
+                (b for b in other.buffers if b.name == name),
+                strict=True,
+            ):
+                assert (found.dtype, expected.dtype) == ("bf16", "fp32")
+                assert 2 * found.bytes == expected.bytes
+        reductions = [s for body in program.bodies for s in body.steps if isinstance(s, Reduce)]
+        assert reductions
+        assert {step.dtype for step in reductions} == {"bf16"}
+        assert "over dp in bf16" in print_program(program)
+    kept, before = (
+        [cast("dict[str, int]", each) for each in build.trace.figures["peak_bytes_of"]]
+        for build in (narrow, wide)
+    )
+    for found, expected in zip(kept, before, strict=True):
+        assert 2 * found["parameters"] == expected["parameters"]
+        assert found["gradients"] == expected["gradients"]  # fp32, whatever the model is
+        assert 2 * found["optimizer"] == 3 * expected["optimizer"]  # moments, and masters
+        assert 2 * found["rotary"] == expected["rotary"]
+        assert 2 * found["received"] == expected["received"]
+    write_artifact(narrow.artifact, tmp_path / "out")
+    loaded = load_artifact(tmp_path / "out")
+    assert loaded.manifest.precision == Precision("bf16", "bf16")
+    assert [print_program(p) for p in loaded.programs] == [
+        print_program(p) for p in narrow.programs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('"model": "fp8"', "'fp8' is none of fp32 bf16 fp16"),
+        ('"reduce": "int64"', "'int64' is none of fp32 bf16 fp16"),
+        ('"scale": true', "`scale` must be a whole number"),
+    ],
+)
+def test_a_damaged_precision_is_refused(tmp_path: Path, fields: str, message: str) -> None:
+    write_artifact(build_of(plan_with(), {}).artifact, tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["precision"] |= json.loads(f"{{{fields}}}")
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DiagnosticError) as caught:
+        load_artifact(tmp_path / "out")
+    assert message in str(caught.value)

@@ -9,6 +9,7 @@ import pytest
 import schedc.grammar
 import schedc.schedules
 from schedc.sema.plan import AXES, KEYS
+from schedc.sema.precision import OPTIONS
 from schedc.sema.scope import FIGURES, FUNCTIONS, GIVEN, RANK_FIGURES
 from schedc.syntax.hints import UNITS
 
@@ -25,7 +26,7 @@ def words(*names: str) -> list[str]:
     found: list[str] = []
     for name in names:
         pattern = RULES[name].get("match") or RULES[name]["begin"]
-        for group in re.findall(r"\(([A-Za-z_|]+)\)", pattern):
+        for group in re.findall(r"\(([A-Za-z0-9_|]+)\)", pattern):
             found += group.split("|")
     return found
 
@@ -52,6 +53,8 @@ def test_every_expression_compiles_and_every_name_is_there() -> None:
 def test_words_are_the_compilers() -> None:
     assert set(words("plan-key")) == set(KEYS)
     assert set(words("axis")) == set(AXES)
+    assert set(words("format")) == set(OPTIONS)
+    assert set(words("precision-option")) == {word for known in OPTIONS.values() for word in known}
     assert set(words("function")) == set(FUNCTIONS)
     assert set(words("figure")) == {*FIGURES, *RANK_FIGURES}
     assert set(words("constant", "given")) == set(GIVEN)
@@ -164,6 +167,9 @@ def test_every_word_of_bundled_files_has_a_scope(path: Path) -> None:
         ("let model = 3", "model", "variable.other.definition.sched"),
         ('plan p { model "x" }', "model", "support.type.property-name.sched"),
         ("plan p { zero 2 { reduce each } mesh dp = 2 }", "dp", "variable.parameter.axis.sched"),
+        ("plan p { precision fp32 }", "fp32", "constant.language.format.sched"),
+        ("plan p { precision bf16 { reduce fp32 } }", "reduce", "support.type.property-name.sched"),
+        ("plan p { precision bf16 { reduce fp32 } }", "fp32", "constant.language.format.sched"),
         ("plan p { schedule zb_h1 }", "zb_h1", "entity.name.type.schedule.sched"),
         ("memory 80 GiB", "GiB", "keyword.other.unit.sched"),
         ("let x = 80 B(r, 0)", "B", "entity.name.function.operation.sched"),

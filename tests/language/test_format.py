@@ -228,3 +228,19 @@ def test_scrambled_sources(block: int) -> None:
 @pytest.mark.parametrize("block", range(20))
 def test_many_scrambled_sources(block: int) -> None:
     check_seeds(range(1000 + 100 * block, 1100 + 100 * block))
+
+
+@pytest.mark.parametrize(
+    ("written", "tidy"),
+    [
+        ("bf16{master   fp32,reduce bf16 }", "bf16 { master fp32, reduce bf16 }"),
+        ("fp16 {scale 2**10 ,}", "fp16 { scale 2 ** 10, }"),
+        ("fp32", "fp32"),
+        ("bf16{}", "bf16 { }"),
+    ],
+)
+def test_a_precision(written: str, tidy: str) -> None:
+    assert (
+        formatted(f"plan p {{\n precision {written}\n}}")
+        == f"plan p {{\n    precision  {tidy}\n}}\n"
+    )

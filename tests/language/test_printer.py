@@ -66,7 +66,10 @@ def entry(key: str, *parts):
 USES = st.builds(
     ast.ScheduleUse, NAMES, some(st.builds(ast.Argument, NAMES, EXPRESSIONS, NONE)), NONE
 )
-RAWS = st.just(ast.Raw("{ master fp32, reduce fp32 }", None))
+PRECISIONS = st.builds(
+    ast.PrecisionUse, NAMES, some(st.builds(ast.Argument, NAMES, EXPRESSIONS, NONE)), NONE, NONE
+)
+RAWS = st.just(ast.Raw("{ reduce each }", None))
 WORDS = st.builds(ast.Word, NAMES, NONE)
 ENTRIES = st.one_of(
     entry("model", TEXTS),
@@ -77,8 +80,7 @@ ENTRIES = st.one_of(
     ),
     entry("schedule", USES),
     entry("layers", WORDS | TEXTS),
-    entry("precision", WORDS),
-    entry("precision", WORDS, RAWS),
+    entry("precision", PRECISIONS),
     entry("zero", EXPRESSIONS, RAWS),
     entry("recompute", WORDS | RAWS),
     entry("context", WORDS, WORDS),

@@ -290,7 +290,7 @@ def test_the_streams_begin_and_end_alike() -> None:
     for program in lower(simulate_order(order, COSTS["equal"](order)), model, partition, "x"):
         names = [type(i).__name__ for i in program.stream]
         assert names[0] == "Count"
-        assert names[-5:] == ["Norm", "Report", "WaitNorm", "Step", "WaitReport"]
+        assert names[-5:] == ["Norm", "Report", "WaitNorm", "WaitReport", "Step"]
         assert "Run" not in names[-5:]
         assert names.count("WaitCount") == 1
     count = names.index("WaitCount")

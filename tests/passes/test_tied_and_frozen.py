@@ -166,14 +166,14 @@ def test_bodies_of_a_llama_call_what_has_work() -> None:
         key: [f"{step.graph[-1]} {step.unit}" for step in body.steps if isinstance(step, Call)]
         for key, body in bodies.items()
     }
-    assert calls[Op.I, 0] == ["I layers.1"]
-    assert calls[Op.W, 0] == ["W layers.1"]
-    assert calls[Op.B, 0] == ["I layers.1", "W layers.1"]
-    assert calls[Op.I, 1] == ["I head", "I layers.2"]
-    assert calls[Op.W, 1] == ["W head"]
-    assert calls[Op.F, 0] == ["F embedding", "F layers.0", "F layers.1"]
-    assert "dx" not in bodies[Op.I, 0].writes
-    assert "dx" in bodies[Op.I, 1].writes
+    assert calls[Op.I, 0, False] == ["I layers.1"]
+    assert calls[Op.W, 0, False] == ["W layers.1"]
+    assert calls[Op.B, 0, False] == ["I layers.1", "W layers.1"]
+    assert calls[Op.I, 1, False] == ["I head", "I layers.2"]
+    assert calls[Op.W, 1, False] == ["W head"]
+    assert calls[Op.F, 0, False] == ["F embedding", "F layers.0", "F layers.1"]
+    assert "dx" not in bodies[Op.I, 0, False].writes
+    assert "dx" in bodies[Op.I, 1, False].writes
 
 
 def freeze_llama(*prefixes: str) -> Model:

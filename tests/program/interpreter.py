@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schedc.ir.order import Op
-from schedc.program.body import Reduce
+from schedc.program.body import REDUCE_DTYPES, Reduce
 from schedc.program.instructions import (
     Count,
     Instruction,
@@ -142,8 +142,8 @@ class Interpreter:
             case Norm():
                 self.norm(rank)
             case Step():
-                if "norm" not in rank.waited or "count" not in rank.waited or rank.stepped:
-                    raise Wrong("a step without its norm")
+                if not {"count", "norm", "report"} <= rank.waited or rank.stepped:
+                    raise Wrong("a step that does not know whether to update, and how far")
                 rank.stepped = True
             case Report(reads=reads):
                 for value in self.read(rank, reads):
@@ -240,6 +240,8 @@ class Interpreter:
             if isinstance(step, Reduce):
                 if step.unit in rank.reduced:
                     raise Wrong("a reduction twice")
+                if step.dtype not in REDUCE_DTYPES:
+                    raise Wrong("a sum of gradients in a dtype that they do not have")
                 if step.unit not in rank.gradients:
                     raise Wrong("a reduction of nothing")
                 rank.reduced[step.unit] = frozenset(rank.gradients[step.unit])

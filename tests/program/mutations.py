@@ -260,6 +260,7 @@ def _changed_step(
     if isinstance(step, Reduce):
         for axes in ((), ("pp",), ("tp",), ("foo",), ("dp", "dp"), ("dp", "pp")):
             yield "axes", replace(step, axes=axes)
+        yield "dtype", replace(step, dtype="int64")
         return
     for graph in (*model.graphs, "nothing.F"):
         if graph != step.graph:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
+from schedc.ir.mesh import AXES
 from schedc.ir.order import Op
-from schedc.program.body import Body, Call, Reduce
+from schedc.program.body import REDUCE_DTYPES, Body, Call, Reduce
 from schedc.program.instructions import Code, Operand, StreamBuilder
 from schedc.program.program import Buffer, Queue, RankProgram
 from schedc.program.text import instruction_place, instruction_text, parse_program, print_program
@@ -53,8 +54,8 @@ def small_program() -> RankProgram:
     builder.add(Code.NORM)
     builder.add(Code.REPORT, reads=(loss._replace(last=True),))
     builder.add(Code.WAIT_NORM)
-    builder.add(Code.STEP)
     builder.add(Code.WAIT_REPORT)
+    builder.add(Code.STEP)
     forward = (
         Call("layer.F", "layers.2", ("x",), ("h1", "saved.0")),
         Call("head.F", "head", ("h1", "labels"), ("loss", "saved.1")),
@@ -67,7 +68,7 @@ def small_program() -> RankProgram:
         Call("head.W", "head", ("owed.1",), ()),
         Reduce("head", ("dp",)),
         Call("layer.W", "layers.2", ("owed.0",), ()),
-        Reduce("layers.2", ("dp", "cp")),
+        Reduce("layers.2", ("dp", "cp"), "bf16"),
     )
     return RankProgram(
         rank=1,
@@ -177,6 +178,7 @@ def test_wait_means_the_latest_open_post() -> None:
 # --- round trips -------------------------------------------------------------------------------
 
 WORDS = st.from_regex(r"[a-z_][a-z0-9_.é]{0,6}", fullmatch=True)
+AXIS_NAMES = st.lists(st.sampled_from(AXES), max_size=2).map(tuple)
 PLACES = st.one_of(
     st.just(""),
     st.builds(lambda name, line: f"{name}:{line}", st.text(min_size=1, max_size=8), st.integers(1)),
@@ -214,7 +216,8 @@ def rank_programs(draw: st.DrawFn) -> RankProgram:
         )
     )
     steps = st.one_of(
-        st.builds(Call, WORDS, WORDS, TUPLES, TUPLES), st.builds(Reduce, WORDS, TUPLES)
+        st.builds(Call, WORDS, WORDS, TUPLES, TUPLES),
+        st.builds(Reduce, WORDS, AXIS_NAMES, st.sampled_from(REDUCE_DTYPES)),
     )
     bodies = tuple(
         Body(
@@ -326,8 +329,11 @@ def refusals(text: str) -> tuple[Diagnostic, ...]:
         ("s1 m0 last   owed1.0!", "s1 m0   owed1.0!", 22, "W", "there is no body `W s1`"),
         ("wait  reduce head", "wait  reduce haed", 24, "haed", "there is no unit `haed`"),
         ("seq 0   ", "seq 99999999999", 15, "99999999999", "of at most 2147483647"),
-        ("  step", "  step now", 29, "now", "expected the end of the line, found `now`"),
+        ("  step", "  step now", 30, "now", "expected the end of the line, found `now`"),
         ("  call    layer.F", "  cal     layer.F", 33, "cal", "expected `call` or `reduce`"),
+        ("over dp cp in bf16", "over dp cp in", 44, "", "expected `fp32` or `bf16` or `fp16`"),
+        ("in bf16", "in bf17", 44, "bf17", "expected `fp32` or `bf16` or `fp16`"),
+        ("in bf16", "in bf16 dp", 44, "dp", "expected the end of the line"),
         ("reduce  head over dp", "reduce  head over", 42, "", "expected the axes to sum over"),
     ],
 )

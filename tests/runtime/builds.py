@@ -19,6 +19,7 @@ from schedc.graph.build import build_model, parameter_names
 from schedc.ir.cost import Costs
 from schedc.ir.mesh import Mesh
 from schedc.ir.order import Order
+from schedc.ir.precision import Precision
 from schedc.model.config import PRESETS
 from schedc.passes.drop_idle import drop_idle
 from schedc.passes.pipeline import compile_programs
@@ -31,6 +32,7 @@ from schedc.simulate.order import simulate_order
 
 SEQUENCE = 16
 MICROBATCH = 2
+FP32 = Precision("fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Shape:
     microbatch: int = MICROBATCH
     tail: int = 0  # the size of the last microbatch, where it is smaller
     evaluation_microbatches: int = 2
+    precision: Precision = FP32
     tied: bool = False
     freeze: tuple[str, ...] = ()
     model: str = "plain"
@@ -72,6 +75,7 @@ def model_of(
     tied: bool = False,
     freeze: tuple[str, ...] = (),
     model: str = "plain",
+    dtype: str = "fp32",
 ) -> Model:
     config = replace(
         PRESETS["llama-test"],
@@ -81,7 +85,7 @@ def model_of(
     )
     names = parameter_names(config)
     frozen = frozenset(n for pattern in freeze for n in fnmatch.filter(names, pattern))
-    return build_model(config, microbatch, SEQUENCE, tail=tail, frozen=frozen)
+    return build_model(config, microbatch, SEQUENCE, dtype, tail=tail, frozen=frozen)
 
 
 def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
@@ -94,14 +98,20 @@ def even_partition(model: Model, stages: int) -> tuple[tuple[str, ...], ...]:
 @cache
 def artifact_of(shape: Shape) -> Artifact:
     model = model_of(
-        shape.layers, shape.microbatch, shape.tail, shape.tied, shape.freeze, shape.model
+        shape.layers,
+        shape.microbatch,
+        shape.tail,
+        shape.tied,
+        shape.freeze,
+        shape.model,
+        shape.precision.model,
     )
     order = order_of(shape.schedule, shape.pp, shape.microbatches)
     partition = even_partition(model, order.stages)
     forwards = order_of(shape.schedule, shape.pp, shape.evaluation_microbatches).forwards()
-    costs = Costs().of_stages(shape.pp, order.stages)
+    costs, reduce = Costs().of_stages(shape.pp, order.stages), shape.precision.reduce
     programs, evaluation = (
-        compile_programs(simulate_order(each, costs), model, partition, shape.dp)
+        compile_programs(simulate_order(each, costs), model, partition, shape.dp, reduce)
         for each in (drop_idle(order, model, partition), forwards)
     )
     manifest = Manifest(
@@ -112,7 +122,7 @@ def artifact_of(shape: Shape) -> Artifact:
         batch=shape.batch,
         microbatch=shape.microbatch,
         microbatches=shape.microbatches,
-        precision="fp32",
+        precision=shape.precision,
         optimizer=shape.optimizer,
         evaluation=shape.dp * shape.evaluation_microbatches * shape.microbatch,
         rank_of=order.rank_of,

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from schedc.diagnostics import DiagnosticError
 from schedc.ir.mesh import Mesh
+from schedc.ir.precision import Precision
 from schedc.program.manifest import Manifest
 from schedc.runtime.data import Batches, microbatch_rows, open_data
 from schedc.runtime.datasets.shuffle import shuffled
@@ -34,7 +35,7 @@ def sequences_of(batches: Batches, step: int) -> list[int]:
 def manifest(dp: int, microbatch: int, microbatches: int) -> Manifest:
     return Manifest(
         "plan", "zb_h1", Mesh(dp=dp, pp=2), 4, dp * microbatch * microbatches, microbatch,
-        microbatches, "fp32", "sgd", (0, 1), (), (), {}, {}, {}, {},
+        microbatches, Precision("fp32"), "sgd", (0, 1), (), (), {}, {}, {}, {},
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_copies_never_differ_under_adamw(shape: Shape, tmp_path: Path) -> None:
 def test_who_waits_for_a_tie_is_told_with_its_peer(tmp_path: Path) -> None:
     """A rank whose program lacks the tie leaves the other waiting: named, by threads and report."""
     artifact = artifact_of(Shape("one_f_one_b", 3, 2, dp=2, tied=True))
-    mesh, (first, middle, last) = artifact.manifest.mesh, artifact.programs
+    first, middle, last = artifact.programs
     stream = last.stream
     keep = ~np.isin(stream.table[:, CODE], (Code.TIE, Code.WAIT_TIE))
     lacking = replace(last, stream=replace(stream, table=stream.table[keep]))
@@ -155,7 +155,7 @@ def test_who_waits_for_a_tie_is_told_with_its_peer(tmp_path: Path) -> None:
 
     row = int((first.stream.table[:, CODE] == Code.WAIT_TIE).nonzero()[0][0])
     status = Status("here", 0, "", 1, "trains", 3, row, 9.0, "")
-    told = Describer(artifact.programs, mesh, {})([Report(1, status, True, "there")], 0)
+    told = Describer(artifact)([Report(1, status, True, "there")], 0)
     assert "wait tie   with rank 5" in told
 
 

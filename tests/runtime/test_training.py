@@ -13,8 +13,8 @@ from schedc.runtime.training import MetricsFile, StepRecord
 def test_a_number_that_is_not_finite_is_null_in_the_metrics() -> None:
     file = io.StringIO()
     skipped = "the gradients are not finite"
-    record = StepRecord(1, math.nan, math.inf, 1e-3, 10.0, 0.5, 7, skipped)
-    MetricsFile(file).step_ends(record, StepResult(math.nan, math.inf, 7, skipped, {}))
+    record = StepRecord(1, math.nan, math.inf, 1e-3, 10.0, 0.5, 7, skipped, 1.0)
+    MetricsFile(file).step_ends(record, StepResult(math.nan, math.inf, 7, skipped, True, 1.0, {}))
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")

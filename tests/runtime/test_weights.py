@@ -128,10 +128,9 @@ def test_a_padding_row_is_zero_and_the_others_as_without() -> None:
     assert torch.equal(padded[others], plain[others])
 
 
-def test_bf16_is_the_rounded_fp32() -> None:
-    wide = initialise(llama(), 0)
-    for name, tensor in initialise(llama(dtype="bf16"), 0).items():
-        assert torch.equal(tensor, wide[name].bfloat16())
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_masters_are_fp32_whatever_the_model_computes_in(dtype: str) -> None:
+    assert_equal(initialise(llama(dtype=dtype), 0), initialise(llama(), 0))
 
 
 # In and out
@@ -142,10 +141,12 @@ def test_bf16_is_the_rounded_fp32() -> None:
 def test_what_is_written_is_read_bit_for_bit(tmp_path: Path, shard_bytes: int, dtype: str) -> None:
     # A35: every tensor bit-equal, layers in their order, whatever the shards.
     parameters = llama(dtype=dtype)
-    values = initialise(parameters, 0)
+    values = {n: v.to(weights.DTYPES[dtype]) for n, v in initialise(parameters, 0).items()}
     folder = tmp_path / "out ä"
     write_checkpoint(folder, values, CONFIG, shard_bytes=shard_bytes)
-    assert_equal(read(folder, parameters), values)
+    masters = read(folder, parameters)
+    assert_equal(masters, {name: value.float() for name, value in values.items()})
+    assert_equal({n: v.to(weights.DTYPES[dtype]) for n, v in masters.items()}, values)
     names = {path.name for path in folder.iterdir()}
     if shard_bytes == weights.SHARD_BYTES:
         assert names == {"config.json", "model.safetensors"}
@@ -234,15 +235,24 @@ def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
 
 
 def test_narrow_numbers_are_widened_wide_ones_not_rounded(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, initialise(llama(dtype="bf16"), 0), CONFIG)
-    wide = read(tmp_path, llama())
-    assert all(tensor.dtype == torch.float32 for tensor in wide.values())
-    rounded = initialise(llama(dtype="bf16"), 0)
-    assert all(torch.equal(tensor, rounded[name].float()) for name, tensor in wide.items())
-    write_checkpoint(tmp_path, initialise(llama(), 0), CONFIG)
-    message = refusal_of(lambda: read(tmp_path, llama(dtype="bf16")))
+    values = initialise(llama(), 0)
+    write_checkpoint(tmp_path, values, CONFIG)
+    assert_equal(read(tmp_path, llama(dtype="bf16")), values)  # masters hold all of fp32
+    write_checkpoint(tmp_path, {name: v.double() for name, v in values.items()}, CONFIG)
+    message = refusal_of(lambda: read(tmp_path, llama()))
     assert "a dtype that would be rounded (51): " in message
-    assert "model.embed_tokens.weight is fp32, the plan's bf16" in message
+    assert "model.embed_tokens.weight is fp64, masters are fp32" in message
+
+
+def test_numbers_beyond_the_range_of_the_models_dtype_are_refused(tmp_path: Path) -> None:
+    """fp16 ends at 65504: the model would compute with an infinite weight."""
+    values = initialise(llama(), 0)
+    values["model.norm.weight"][3] = -70000.0
+    values["lm_head.weight"][0, 0] = float("inf")  # what is infinite already stays
+    write_checkpoint(tmp_path, values, CONFIG)
+    assert_equal(read(tmp_path, llama(dtype="bf16")), values)
+    message = refusal_of(lambda: read(tmp_path, llama(dtype="fp16")))
+    assert "beyond the range of fp16 (1): model.norm.weight" in message
 
 
 # What is refused

@@ -136,6 +136,7 @@ def test_one_rank_by_hand() -> None:
         "owed": 0,
         "produced": 0,
         "data": 20,
+        "rounded": 0,
         "working": 140,
     }
 

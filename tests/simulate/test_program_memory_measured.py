@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from schedc.ir.precision import Precision
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import run_in_threads
 from schedc.runtime.machine import StepResult
 from schedc.runtime.memory import MemoryTracker, bytes_of
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
 from schedc.runtime.training import StepRecord, train
+from schedc.runtime.transports import threads
 from schedc.runtime.transports.threads import Hub, ThreadsTransport
 from schedc.simulate.program_memory import memory_of
 from tests.runtime.builds import SEQUENCE, Shape, artifact_of, write_data
 from tests.runtime.test_frozen import ALL_BUT_HEAD, EMBEDDING, FIRST, LAST, MATRICES, MIDDLE
+
+BF16 = Precision("bf16")
 
 SLACK = 4096
 """Bytes that the prediction leaves out: scalars, a number a row for the norm, and both halves of a
@@ -25,6 +30,18 @@ batch while one of them is loaded."""
 HIDDEN = SEQUENCE * 64 * 4
 """A sequence's part of one tensor of hidden states: what a graph dropped before its peak and a
 receive buffer keeps."""
+
+
+@pytest.fixture(autouse=True)
+def _sums_in_nobodys_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank that comes last to a sum adds up the buffers of all others."""
+    right = threads._sum_in_place
+
+    def unseen(tensors: list[torch.Tensor]) -> None:
+        with _disable_current_modes():
+            right(tensors)
+
+    monkeypatch.setattr(threads, "_sum_in_place", unseen)
 
 
 class OwnTracker(MemoryTracker):
@@ -96,8 +113,17 @@ def measured(shape: Shape, folder: Path) -> list[list[int]]:
         Shape("zb_h1", 2, 4, optimizer="adamw"),
         Shape("zb_h1", 4, 8),
         Shape("zb_h1", 2, 4, optimizer="adamw", microbatch=3, tail=1),
+        Shape("one_f_one_b", 1, 2, precision=BF16),
+        Shape("zb_h1", 2, 4, optimizer="adamw", precision=BF16),
+        Shape("interleaved", 2, 4, optimizer="adamw", precision=BF16),
+        Shape("zb_h1", 2, 3, dp=2, optimizer="adamw", precision=Precision("bf16", "bf16")),
+        Shape("gpipe", 2, 2, dp=2, precision=Precision("fp16", "fp16", scale=1024)),
+        Shape(
+            "zb_h1", 2, 3, dp=2, tied=True, optimizer="adamw", precision=Precision("bf16", "bf16")
+        ),
+        Shape("zb_h1", 2, 3, freeze=("model.embed*", "model.layers.0.*"), precision=BF16),
     ],
-    ids=lambda shape: f"{shape.schedule}-{shape.pp}-{shape.optimizer}-{shape.tail}",
+    ids=lambda shape: f"{shape.schedule}-{shape.pp}-{shape.optimizer}-{shape.precision}",
 )
 def test_predicted_memory_is_what_is_alive(shape: Shape, tmp_path: Path) -> None:
     check(shape, tmp_path, rel=0.002)
