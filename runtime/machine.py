@@ -193,7 +193,7 @@ class TensorMachine:
         self._reductions[unit] = self.transport.post_sum(unit, flat, axes)
 
     def reduction(self, unit: str) -> Work:
-        return self._reductions.pop(unit)
+        return self._reductions[unit]
 
     def post_count(self) -> Work:
         self._count.fill_(self.share.valid(self._step))
