@@ -102,10 +102,10 @@ class _Chains:
         lengths = self.lengths()
         found: dict[tuple[int, int], Ints] = {}
         for a, waiting, b, needed in self._hops():
-            edge = found.get((a, b))
-            if edge is None:
-                edge = found[a, b] = np.zeros(lengths[a] + 1, dtype=np.int64)
-            edge[waiting + 1] = max(edge[waiting + 1], needed + 1)
+            if (a, b) not in found:
+                found[a, b] = np.zeros(lengths[a] + 1, dtype=np.int64)
+            edge = found[a, b]
+            edge[waiting + 1] = max(int(edge[waiting + 1]), needed + 1)
         return {pair: np.maximum.accumulate(edge) for pair, edge in found.items()}
 
     def _hops(self) -> Iterator[Hop]:

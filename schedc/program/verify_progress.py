@@ -194,10 +194,10 @@ class _Run:
 
     def __init__(self, posts: _Posts, queues: Ints) -> None:
         before, after = neighbours(posts.ranks, queues, posts.events)
-        self.followers: list[list[int]] = [[] for _ in range(int(posts.events.max(initial=-1)) + 1)]
+        size = int(posts.events.max(initial=-1)) + 1
+        self.followers: list[list[int]] = [[] for _ in range(size)]
         for a, b in zip(before.tolist(), after.tolist(), strict=True):
             self.followers[a].append(b)
-        size = len(self.followers)
         counts = np.bincount(posts.events, minlength=size) + np.bincount(after, minlength=size)
         self.lacks: list[int] = counts.tolist()
         self.steps: list[list[int]] = [
