@@ -14,6 +14,7 @@ from schedc.program.program import Programs
 from schedc.program.signature import Model, Value
 from schedc.program.text import parse_program, print_program
 from schedc.program.verify import verify_programs
+from schedc.program.verify_cycle import _comes_after  # pyright: ignore[reportPrivateUsage]
 from tests.program.programs import SCHEDULES, compiled
 
 
@@ -549,3 +550,19 @@ def test_outputs_that_are_sent_have_memory_of_their_own(
     sharing = replace(model, graphs=model.graphs | {graph: replace(old, outputs=outputs)})
     words = f"the output `{role}` of {graph} shares the memory of `{alias}`"
     assert_refused(zb, "E508", words, model=sharing)
+
+
+def test_a_post_behind_a_wait_says_why_it_is_there() -> None:
+    """For its slot, for the value it sends, or only because it is written so."""
+    program = compiled("one_f_one_b", 3, 4)[0][1]
+    lines = print_program(program).split("\n")
+    lines = lines[lines.index("stream") + 1 :]
+
+    def rows(part: str) -> list[int]:
+        return [n for n, line in enumerate(lines) if part in line]
+
+    waits, receives, sends = rows("wait  x.0"), rows("recv  x.0"), rows("send  y.0")
+    words = _comes_after(program, receives[1], waits[0])
+    assert (words.word, words.why) == ("needs the slot of", ": x.0 is in use")
+    assert _comes_after(program, receives[1], receives[1] - 1).word == "comes after"
+    assert _comes_after(program, sends[0], waits[0]).word == "needs the value of"
