@@ -215,9 +215,13 @@ class _Decoder(Generic[P]):
 
     def _wait_reduce(self, index: int, row: list[int]) -> Handler:
         reduction, unit = self.machine.reduction, self.units[row[REF]]
+        works, key = self.works, _message(index)
+        wait = _wait(works, key, None)
 
         def wait_reduce() -> bool:
-            return reduction(unit).wait()
+            if key not in works:  # asked for once, however often the wait is tried
+                works[key] = reduction(unit)
+            return wait()
 
         return wait_reduce
 

@@ -122,7 +122,10 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
         setup = _Setup(environment, agreement)
         watchdog.enter("reads the programs")
         artifact, device = setup.load(build, config, problem)
-        watchdog.describer = Describer(artifact)
+        manifest = artifact.manifest
+        watchdog.describer = Describer(
+            artifact.programs, manifest.mesh, manifest.sources, artifact.evaluation
+        )
         watchdog.enter("connects")
         transport = connect(environment, store, artifact, device, config.timeout)
         if device.type == "cuda":

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from schedc.ir.mesh import Mesh
-from schedc.program.artifact import Artifact
 from schedc.program.instructions import CODE, PEER, REF, Code
 from schedc.program.print import instruction_place, instruction_text
-from schedc.program.program import RankProgram
+from schedc.program.program import Programs, RankProgram
 from schedc.runtime.position import read_position
 
 WAITING = "waits for the others"
@@ -151,11 +150,15 @@ class Describer:
     Before the programs are known no rank can be at an instruction, and none is asked for.
     """
 
-    def __init__(self, artifact: Artifact | None = None) -> None:
-        self.programs = artifact.programs if artifact else ()
-        self.evaluation = artifact.evaluation if artifact else ()
-        self.mesh = artifact.manifest.mesh if artifact else Mesh()
-        self.sources = artifact.manifest.sources if artifact else {}
+    def __init__(
+        self,
+        programs: Programs = (),
+        mesh: Mesh | None = None,
+        sources: Mapping[str, Mapping[int, str]] | None = None,
+        evaluation: Programs = (),
+    ) -> None:
+        self.programs, self.evaluation = programs, evaluation
+        self.mesh, self.sources = mesh or Mesh(), sources or {}
 
     def waits(self, report: Report) -> bool:
         """Whether the instruction in progress waits for another rank."""

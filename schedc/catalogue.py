@@ -282,7 +282,9 @@ CATALOGUE: dict[str, Page] = {
     "E503": Page(
         "the communication deadlocks",
         "Taking every message as a rendezvous (it is done only when both sides have posted it), "
-        "the programs wait for one another in a circle. The message prints the circle.",
+        "the programs wait for one another in a circle: with their queues as they are, with one "
+        "queue a communicator as on NCCL, or with one a rank. The message says with which, and "
+        "prints the shortest circle. Post the messages of all ranks in one order.",
     ),
     "E504": Page(
         "collectives in different order",

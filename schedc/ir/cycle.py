@@ -55,32 +55,42 @@ def shortest_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait
     """A cycle with the fewest steps among data dependencies and rank orders.
 
     ``reached`` is what :func:`completed` found, and falls short of the order's end somewhere.
-
-    A cycle visits no rank twice (it could be cut short there), so a step per rank is the most.
-    What an operation waits for in exactly k steps is, on each rank, a prefix of its order: one
-    number a rank. For all operations of a rank at once, one step is one look-up per pair of ranks
-    that exchange messages. A rank that is on no cycle shorter than the best known one is left out
-    from there on.
     """
     here = _backwards_on_a_rank(dependencies)
     if here is not None:
         return (here,)
-    best = _frontier_cycle(dependencies, reached)
-    edges = _prefix_edges(dependencies, reached)
     lengths = np.diff(dependencies.first) - np.asarray(reached, dtype=np.int64)
-    for rank in range(len(reached)):
-        found = _shortest_through(rank, edges, lengths, below=len(best))
-        if found is not None:
-            best = tuple(
-                Wait(
-                    int(dependencies.first[a]) + reached[a] + waiting,
-                    int(dependencies.first[b]) + reached[b] + needed,
-                )
-                for a, waiting, b, needed in found
-            )
+    starts = dependencies.first[:-1] + np.asarray(reached)
+    return tuple(
+        Wait(int(starts[a]) + waiting, int(starts[b]) + needed)
+        for a, waiting, b, needed in shortest_chain_cycle(
+            _prefix_edges(dependencies, reached), lengths
+        )
+    )
+
+
+Hop = tuple[int, int, int, int]
+"""(chain, waiting, other chain, needed): a node of a chain waits for one of another chain."""
+
+
+def shortest_chain_cycle(edges: dict[tuple[int, int], Counts], lengths: Counts) -> tuple[Hop, ...]:
+    """A cycle with the fewest hops between chains, whose nodes each come after the one before.
+
+    ``edges[a, b][n]`` says how long a prefix of chain b the first n nodes of chain a wait for, and
+    ``lengths`` how many nodes the chains have. No chain's first node is free to go.
+
+    A cycle visits no chain twice (it could be cut short there), so a hop per chain is the most.
+    What a node waits for in exactly k hops is, on each chain, a prefix: one number a chain. For all
+    nodes of a chain at once, one hop is one look-up per pair of chains. A chain that is on no cycle
+    shorter than the best known one is left out from there on.
+    """
+    best = _cycle_of_heads(edges)
+    for chain in range(len(lengths)):
+        found = _shortest_through(chain, edges, lengths, below=len(best))
+        best = found if found is not None else best
         if len(best) == 2:
             break
-        edges = {(a, b): edge for (a, b), edge in edges.items() if rank not in (a, b)}
+        edges = {(a, b): edge for (a, b), edge in edges.items() if chain not in (a, b)}
     return best
 
 
@@ -95,17 +105,18 @@ def _backwards_on_a_rank(dependencies: Dependencies) -> Wait | None:
     return None
 
 
-def _frontier_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait, ...]:
-    """The cycle that the ranks' first stuck operations form: a bound on the shortest one."""
-    first = dependencies.first
-    rank = next(r for r, count in enumerate(reached) if count < first[r + 1] - first[r])
-    steps: dict[int, Wait] = {}
-    while rank not in steps:
-        waiting = int(first[rank]) + reached[rank]
-        steps[rank] = Wait(waiting, int(dependencies.neighbour[waiting]))
-        rank = int(dependencies.rank[steps[rank].needed])
-    walk = list(steps)
-    return tuple(steps[r] for r in walk[walk.index(rank) :])
+def _cycle_of_heads(edges: dict[tuple[int, int], Counts]) -> tuple[Hop, ...]:
+    """A cycle that the first nodes of chains form: a bound on the shortest one."""
+    hops: dict[int, Hop] = {}
+    for (a, b), edge in edges.items():
+        if edge[1]:
+            hops.setdefault(a, (a, 0, b, int(edge[1]) - 1))
+    walk: list[int] = []
+    chain = next(iter(hops))
+    while chain not in walk:
+        walk.append(chain)
+        chain = hops[chain][2]
+    return tuple(hops[a] for a in walk[walk.index(chain) :])
 
 
 def _prefix_edges(dependencies: Dependencies, reached: list[int]) -> dict[tuple[int, int], Counts]:
@@ -133,27 +144,23 @@ def _prefix_edges(dependencies: Dependencies, reached: list[int]) -> dict[tuple[
 
 
 def _shortest_through(
-    rank: int, edges: dict[tuple[int, int], Counts], lengths: Counts, below: int
-) -> tuple[tuple[int, int, int, int], ...] | None:
-    """The shortest cycle through ``rank`` of fewer than ``below`` steps, if there is one.
-
-    Its steps are (rank, waiting, rank of the needed one, needed), positions counted from each
-    rank's first stuck operation.
-    """
-    sources = np.arange(1, int(lengths[rank]) + 1)
-    prefixes = {rank: sources}
+    chain: int, edges: dict[tuple[int, int], Counts], lengths: Counts, below: int
+) -> tuple[Hop, ...] | None:
+    """The shortest cycle through chain ``chain`` of fewer than ``below`` hops, if there is one."""
+    sources = np.arange(1, int(lengths[chain]) + 1)
+    prefixes = {chain: sources}
     for steps in range(1, below):
         prefixes = _step(prefixes, edges)
-        if rank not in prefixes:
+        if chain not in prefixes:
             continue
-        closed = np.flatnonzero(prefixes[rank] >= sources)
+        closed = np.flatnonzero(prefixes[chain] >= sources)
         if len(closed):
-            return _retrace(rank, int(sources[closed[0]]), steps, edges)
+            return _retrace(chain, int(sources[closed[0]]), steps, edges)
     return None
 
 
 def _step(prefixes: dict[int, Counts], edges: dict[tuple[int, int], Counts]) -> dict[int, Counts]:
-    """What operations wait for after one step more: the longest prefix on each rank."""
+    """What operations wait for after one step more: the longest prefix on each chain."""
     after: dict[int, Counts] = {}
     for (a, b), edge in edges.items():
         if a in prefixes:
@@ -163,21 +170,21 @@ def _step(prefixes: dict[int, Counts], edges: dict[tuple[int, int], Counts]) -> 
 
 
 def _retrace(
-    rank: int, source: int, steps: int, edges: dict[tuple[int, int], Counts]
-) -> tuple[tuple[int, int, int, int], ...]:
-    """The steps of a cycle that starts within the first ``source`` operations of ``rank``."""
-    history = [{rank: np.array([source])}]
+    chain: int, source: int, steps: int, edges: dict[tuple[int, int], Counts]
+) -> tuple[Hop, ...]:
+    """The steps of a cycle that starts within the first ``source`` operations of ``chain``."""
+    history = [{chain: np.array([source])}]
     for _ in range(steps):
         history.append(_step(history[-1], edges))
-    found: list[tuple[int, int, int, int]] = []
-    b, needed = rank, int(history[-1][rank][0])
+    found: list[Hop] = []
+    b, needed = chain, int(history[-1][chain][0])
     for before in reversed(history[:-1]):
         a = next(
             a
             for a, prefix in before.items()
             if (a, b) in edges and int(edges[a, b][prefix[0]]) == needed
         )
-        # The first operation of rank a that waits for so much of rank b.
+        # The first operation of chain a that waits for so much of chain b.
         waiting = int(np.searchsorted(edges[a, b], needed))
         found.append((a, waiting - 1, b, needed - 1))
         b, needed = a, int(before[a][0])

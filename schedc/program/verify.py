@@ -35,13 +35,12 @@ collectives (E504)
     where these are two, names the other and the unit here, follows the last of the unit's gradients
     and the wait for their reduction; its wait precedes ``norm``.
 progress (E503)
-    No cycle: program order on each rank, a wait after both posts of its transfer (rendezvous, no
-    buffering), ``tie`` likewise, ``norm`` and ``report`` after every rank's post, transfers of a
-    queue one after another. Proved twice: with the queues as they are, and with all communication
-    of a rank, collectives included, in one queue (the order in which it was posted). Reuse of slots
-    adds no edge, since slots are reused after waits on their own rank. There are no wildcard
-    receives, so one run in any order decides it; what is printed otherwise is the shortest cycle of
-    waits.
+    No cycle in the union graph: program order on each rank, a wait after its transfer, a transfer
+    after both of its posts (rendezvous, no buffering), ``tie`` likewise, ``norm`` and ``report``
+    after every rank's, and what shares a queue one after another. Proved on three machines: queues
+    as they are, one queue a communicator, and one queue a rank, sums included. There are no
+    wildcard receives, so one topological sort decides it;
+    :mod:`schedc.program.verify_progress` says why. What is printed otherwise is the shortest cycle.
 
 Replicas along dp run the same program, so what is collective over dp alone is in equal order on
 all of them by construction.

@@ -1,107 +1,135 @@
-"""Progress: no rank waits for ever, with the queues as they are and with one queue a rank (E503).
+"""Progress: no rank waits for ever, on any of three machines (E503).
 
-A rank posts items (messages, collectives) and waits for them; only waits block. So a rank's state
-is the wait at which it stands, and what it has posted is what stands before that wait. Nothing is
-chosen at run time: whatever order the ranks advance in, they come equally far, so one run decides.
+**Events.** A message is one event of its two ranks, and so is ``tie``; ``norm`` and ``report`` are
+each one event of all ranks; ``count`` and the reductions of a body, which only replicas take part
+in, are events of their rank (see below). A rank executes its program in order; it posts its part of
+an event, and goes on; only a wait blocks, until its event is done.
+
+**Machines.** An event is done once every rank of it has posted it (a rendezvous: nothing is ever
+buffered, so a transfer begins when the receive is posted) and, on each of these ranks, all that was
+posted before it in the same queue is done. The machines differ in what shares a queue of a rank:
+
+1. *queues*: the messages of a pair of ranks, kind and direction; the sums over the same axes;
+2. *communicators*: all messages of a kind in either direction, as NCCL's one stream a communicator;
+3. *one queue*: everything, sums included: a rank's communication happens one by one.
+
+**The union graph** has a node for every instruction and every event, and the edges
+
+* instruction after the instruction before it (program order),
+* wait after its event,
+* event after the posts of it, on all its ranks,
+* event after the event before it in a queue of one of its ranks.
+
+*One topological sort decides.* What an instruction posts, and where, does not depend on time, on
+data or on what others do: there are no wildcard receives, no polling, no choice. So whatever
+happens, an instruction or event happens after its predecessors, and once those have happened it
+does. If the graph has no cycle, everything happens, for any timing; if it has one, no node of it
+ever does, for any timing, and a wait stands for ever. (Every cycle holds a wait, or two queues
+that hold each other's events; behind those stands the wait for one of them, as each post is waited
+for.) ``_Run`` is that sort; it counts for each event what it lacks.
+
+*The third machine decides alone.* If e comes before f in a queue of machine 1 or 2, it does in the
+only queue of machine 3. So what passes there passes on all; the weaker ones are only asked where
+it fails, so as to name the weakest on which the programs hang.
+
+*Slots add no edge.* A slot is filled again by an instruction that stands, on the same rank, after
+the wait or run that freed it (:mod:`verify_buffers` proves it: nothing is written into a slot in
+use, nothing freed before its transfer was waited for). A finite pool therefore speaks through
+program order alone; the report says so where it does.
+
+*Replicas and axes within a stage add none.* All coordinates of dp, cp and tp run the same program.
+Put the copies of a program's graph on one another: a collective between copies, in a body or in the
+stream, becomes an event of one rank. A cycle of the copies is a closed walk there, and so holds a
+cycle; and what is a cycle there is one in the copies.
+
+*Groups are not needed.* Messages posted as one group would be one event each still, joined in their
+queue. All three machines are harder than that, and the third is what ``lower`` builds for: each
+rank posts in one order of all transfers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from schedc.ir.order import Op
 from schedc.program.body import Reduce
-from schedc.program.instructions import BODY, CODE, REF, Code
+from schedc.program.instructions import BODY, CODE, OP, PEER, REF, Code
 from schedc.program.program import RankProgram
-from schedc.program.verify_columns import Columns, Findings, Ints
+from schedc.program.verify_columns import Bools, Columns, Findings, Ints
+from schedc.program.verify_cycle import Stuck, neighbours, report_cycle
 from schedc.program.verify_messages import Transfers
 
-ALL = -2
-LOCAL = -1
-_END = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    """A rank's items in the order in which it posts them, and its waits.
-
-    ``peers[i]`` is the other rank of item ``i``, ``twins[i]`` the number of the item there. A
-    collective over all pipeline ranks has the peer ALL and its number among those as twin; one that
-    only replicas take part in is LOCAL. Wait ``k`` needs item ``needs[k]``, and ``posted[k]`` items
-    stand before it. Both lists end with an entry for the program's end.
-    """
-
-    rows: list[int]
-    peers: list[int]
-    twins: list[int]
-    wait_rows: list[int]
-    needs: list[int]
-    posted: list[int]
-    joins: list[int]  # the items that are collectives over all ranks
+_NORM, _REPORT, _DP, _TIE, _MESSAGES = range(5)
+"""Numbers of queues: those of sums by their axes, that of the tie, then those of messages."""
 
 
 def check_progress(columns: Columns, transfers: Transfers, findings: Findings) -> None:
-    """Runs the programs' posts and waits twice; reports the shortest cycle where one remains."""
-    ranks = _ranks(columns, transfers)
-    for run in (_Separate(ranks), _OneQueue(ranks)):
-        run.run()
-        cycle = run.shortest_cycle()
-        if cycle:
-            _report(run, cycle, findings)
+    """Sorts the union graph; reports the shortest cycle on the weakest machine that has one."""
+    posts = _posts(columns, transfers)
+    if _Run(posts, _one_queue(columns, posts.lines)).finishes():
+        return
+    for title, queue_of in _MACHINES:
+        queues = queue_of(columns, posts.lines)
+        run = _Run(posts, queues)
+        if not run.finishes():
+            stuck = Stuck(
+                posts.ranks, posts.rows, posts.events, queues, posts.steps, run.at, run.lacks
+            )
+            report_cycle(title, columns, stuck, findings)
             return
 
 
-def _ranks(columns: Columns, transfers: Transfers) -> list[_Rank]:
-    """The items and waits of every rank."""
-    item_of: Ints = np.full(len(columns.table), -1, dtype=np.int64)
-    posts = [_posts(program) for program in columns.programs]
-    for program, rows in zip(columns.programs, posts, strict=True):
-        item_of[columns.offsets[program.rank] + rows] = np.arange(len(rows))
-    twin_of: Ints = np.full(len(columns.table), -1, dtype=np.int64)
-    twin_of[transfers.sends] = transfers.receives
-    twin_of[transfers.receives] = transfers.sends
-    ties = columns.rows(Code.TIE)  # none or two, checked before: a rendezvous as messages are
-    twin_of[ties] = ties[::-1]
-    return [
-        _rank(columns, program, rows, item_of, twin_of)
-        for program, rows in zip(columns.programs, posts, strict=True)
-    ]
+@dataclass(frozen=True, eq=False)
+class _Posts:
+    """``lines`` of the table, at (``ranks``, ``rows``), post ``events``, numbered from 0.
+
+    ``steps[r]`` are the posts and waits of rank r: (row, event, whether it waits), one column each.
+    """
+
+    lines: Ints
+    ranks: Ints
+    rows: Ints
+    events: Ints
+    steps: tuple[Ints, ...]
 
 
-def _posts(program: RankProgram) -> Ints:
-    """The rows that post something: messages, collectives, runs that start reductions."""
-    table = program.stream.table
-    code = table[:, CODE]
-    codes = (Code.SEND, Code.RECV, Code.COUNT, Code.TIE, Code.NORM, Code.REPORT)
-    posts = np.isin(code, codes)
-    reducing = [index for index, body in enumerate(program.bodies) if body.last]
-    return (posts | ((code == Code.RUN) & np.isin(table[:, BODY], reducing))).nonzero()[0]
-
-
-def _rank(
-    columns: Columns, program: RankProgram, rows: Ints, item_of: Ints, twin_of: Ints
-) -> _Rank:
-    table, offset = program.stream.table, int(columns.offsets[program.rank])
-    code = table[rows, CODE]
-    twins = twin_of[offset + rows]
-    peers = np.where(twins >= 0, columns.rank[twins], LOCAL)
-    twins = np.where(twins >= 0, item_of[twins], -1)
-    joins = np.isin(code, (Code.NORM, Code.REPORT))
-    peers[joins], twins[joins] = ALL, np.arange(joins.sum())
-    waits = (table[:, CODE] >= Code.WAIT_MESSAGE).nonzero()[0]
-    awaited = _awaited_rows(program, waits)
-    needs = item_of[offset + awaited]
-    before = np.searchsorted(rows, waits)
-    return _Rank(
-        rows.tolist(),
-        peers.tolist(),
-        twins.tolist(),
-        [*waits.tolist(), len(table)],
-        [*needs.tolist(), _END],
-        [*before.tolist(), len(rows)],
-        joins.nonzero()[0].tolist(),
+def _posts(columns: Columns, transfers: Transfers) -> _Posts:
+    reducing = [_starts_reductions(columns, program) for program in columns.programs]
+    posting = np.isin(
+        columns.table[:, CODE],
+        (Code.SEND, Code.RECV, Code.COUNT, Code.TIE, Code.NORM, Code.REPORT),
     )
+    lines = (posting | np.concatenate(reducing)).nonzero()[0]
+    event_of: Ints = np.full(len(columns.table), -1, dtype=np.int64)
+    matched = len(transfers.sends)
+    event_of[transfers.sends] = event_of[transfers.receives] = np.arange(matched)
+    event_of[columns.rows(Code.NORM)] = matched
+    event_of[columns.rows(Code.REPORT)] = matched + 1
+    event_of[columns.rows(Code.TIE)] = matched + 2
+    alone = lines[event_of[lines] < 0]
+    event_of[alone] = matched + 3 + np.arange(len(alone))
+    steps = tuple(_steps(columns, program, event_of) for program in columns.programs)
+    return _Posts(lines, columns.rank[lines], columns.row[lines], event_of[lines], steps)
+
+
+def _starts_reductions(columns: Columns, program: RankProgram) -> Bools:
+    table = program.stream.table
+    last = [index for index, body in enumerate(program.bodies) if body.last]
+    return (table[:, CODE] == Code.RUN) & np.isin(table[:, BODY], last)
+
+
+def _steps(columns: Columns, program: RankProgram, event_of: Ints) -> Ints:
+    offset = int(columns.offsets[program.rank])
+    table = program.stream.table
+    mine = event_of[offset : offset + len(table)].copy()
+    waits = (table[:, CODE] >= Code.WAIT_MESSAGE).nonzero()[0]
+    mine[waits] = mine[_awaited_rows(program, waits)]
+    rows = (mine >= 0).nonzero()[0]
+    is_wait = (table[rows, CODE] >= Code.WAIT_MESSAGE).astype(np.int64)
+    return np.stack([rows, mine[rows], is_wait], axis=1).astype(np.int64)
 
 
 def _awaited_rows(program: RankProgram, waits: Ints) -> Ints:
@@ -129,185 +157,90 @@ def _awaited_rows(program: RankProgram, waits: Ints) -> Ints:
     return result
 
 
-class _Separate:
-    """A transfer is done when both ends have posted it.
+def _queues(columns: Columns, lines: Ints) -> Ints:
+    """Machine 1: the queue of each post."""
+    rank, peer = columns.rank[lines], columns.column(lines, PEER)
+    is_send = columns.table[lines, CODE] == Code.SEND
+    ends = np.where(is_send, rank, peer) * len(columns.programs) + np.where(is_send, peer, rank)
+    return _with_sums(columns, lines, ends * 2)
 
-    That is all that queues demand, too: both ends post a queue's transfers in its order (checked
-    before), so when one is posted on both sides, so are those before it.
+
+def _communicators(columns: Columns, lines: Ints) -> Ints:
+    """Machine 2: the communicator of each post."""
+    return _with_sums(columns, lines, np.zeros(len(lines), dtype=np.int64))
+
+
+def _with_sums(columns: Columns, lines: Ints, of_messages: Ints) -> Ints:
+    code = columns.table[lines, CODE]
+    queues = _MESSAGES + of_messages + (columns.table[lines, OP] != Op.F)
+    queues[(code == Code.COUNT) | (code == Code.RUN)] = _DP
+    for posted, queue in ((Code.NORM, _NORM), (Code.REPORT, _REPORT), (Code.TIE, _TIE)):
+        queues[code == posted] = queue
+    return queues
+
+
+def _one_queue(columns: Columns, lines: Ints) -> Ints:
+    """Machine 3."""
+    return np.zeros(len(lines), dtype=np.int64)
+
+
+_MACHINES: tuple[tuple[str, Callable[[Columns, Ints], Ints]], ...] = (
+    ("the programs deadlock", _queues),
+    ("the programs deadlock where all messages of a kind are in one queue", _communicators),
+    ("the programs deadlock where all communication of a rank is in one queue", _one_queue),
+)
+
+
+class _Run:
+    """Kahn's sort of the union graph, the chains of program order taken in one stride each.
+
+    ``lacks[e]`` counts the posts and the events before it that event e still needs; ``at[r]`` is
+    the step at which rank r stands.
     """
 
-    title = "the programs deadlock"
-
-    def __init__(self, ranks: list[_Rank]) -> None:
-        self.ranks = ranks
-        self.stands = [0] * len(ranks)  # the wait at which each rank stands
-
-    def run(self) -> None:
-        """Advance all ranks as far as they come."""
-        ranks, stands = self.ranks, self.stands
-        todo = list(range(len(ranks)))
-        waiting: list[list[int]] = [[] for _ in ranks]
-        while todo:
-            r = todo.pop()
-            rank = ranks[r]
-            peers, twins, needs = rank.peers, rank.twins, rank.needs
-            k = start = stands[r]
-            while (item := needs[k]) != _END:
-                peer = peers[item]
-                if peer >= 0:
-                    if ranks[peer].posted[stands[peer]] <= twins[item]:
-                        waiting[peer].append(r)
-                        break
-                elif peer == ALL:
-                    stands[r] = k
-                    late = self._late(twins[item])
-                    if late is not None:
-                        waiting[late].append(r)
-                        break
-                k += 1
-            stands[r] = k
-            if k > start:
-                todo += waiting[r]
-                waiting[r] = []
-
-    def _late(self, join: int) -> int | None:
-        """A rank that has not posted the ``join``-th collective of all ranks."""
-        for r, rank in enumerate(self.ranks):
-            if rank.posted[self.stands[r]] <= rank.joins[join]:
-                return r
-        return None
-
-    def blockers(self, r: int) -> list[int]:
-        """The ranks that a rank waits for where it stands."""
-        rank = self.ranks[r]
-        item = rank.needs[self.stands[r]]
-        if item == _END:
-            return []
-        if rank.peers[item] != ALL:
-            return [rank.peers[item]]
-        join = rank.twins[item]
-        return [
-            p
-            for p, other in enumerate(self.ranks)
-            if other.posted[self.stands[p]] <= other.joins[join]
+    def __init__(self, posts: _Posts, queues: Ints) -> None:
+        before, after = neighbours(posts.ranks, queues, posts.events)
+        size = int(posts.events.max(initial=-1)) + 1
+        self.followers: list[list[int]] = [[] for _ in range(size)]
+        pairs: list[list[int]] = np.stack([before, after], axis=1).tolist()
+        for a, b in pairs:
+            self.followers[a].append(b)
+        counts = np.bincount(posts.events, minlength=size) + np.bincount(after, minlength=size)
+        self.lacks: list[int] = counts.tolist()
+        self.steps: list[list[int]] = [
+            np.where(steps[:, 2] == 1, ~steps[:, 1], steps[:, 1]).tolist() for steps in posts.steps
         ]
+        self.at = [0] * len(self.steps)
 
-    def reason(self, r: int, blocker: int, text: _Text) -> str:
-        """Why ``r`` waits for ``blocker``."""
-        item = self.ranks[r].needs[self.stands[r]]
-        at = text.wait(r, self.ranks[r].wait_rows[self.stands[r]])
-        return f"{at}, until rank {blocker} posts {text.post(blocker, self.twin(r, item, blocker))}"
-
-    def twin(self, r: int, item: int, blocker: int) -> int:
-        """The row at which ``blocker`` posts what is item ``item`` of ``r``."""
-        rank, other = self.ranks[r], self.ranks[blocker]
-        twin = rank.twins[item]
-        return other.rows[other.joins[twin] if rank.peers[item] == ALL else twin]
-
-    def shortest_cycle(self) -> list[int]:
-        """Ranks each of which waits for the next, the last for the first; empty if all ended."""
-        best: list[int] = []
-        for start in range(len(self.ranks)):
-            before: dict[int, int] = {}
-            front = [start]
-            while front and start not in before:
-                following: list[int] = []
-                for r in front:
-                    for blocker in self.blockers(r):
-                        if blocker not in before:
-                            before[blocker] = r
-                            following.append(blocker)
-                front = following
-            if start in before:
-                cycle = [start]
-                while (r := before[cycle[-1]]) != start:
-                    cycle.append(r)
-                cycle = [start, *reversed(cycle[1:])]
-                best = cycle if not best or len(cycle) < len(best) else best
-        return best
-
-
-class _OneQueue(_Separate):
-    """All of a rank's items share one queue: each waits for the one posted before it."""
-
-    title = "the programs deadlock where all communication of a rank is in one queue"
-
-    def __init__(self, ranks: list[_Rank]) -> None:
-        super().__init__(ranks)
-        self.done = [0] * len(ranks)  # how many items of each rank's queue are done
-
-    def run(self) -> None:
-        ranks, stands, done = self.ranks, self.stands, self.done
-        todo = list(range(len(ranks)))
-        while todo:
-            r = todo.pop()
-            rank = ranks[r]
-            peers, twins, needs, posted = rank.peers, rank.twins, rank.needs, rank.posted
-            k, head = stands[r], done[r]
-            while True:
-                while needs[k] < head:
-                    k += 1
-                stands[r] = k
-                if head >= posted[k]:
+    def finishes(self) -> bool:
+        """Whether all ranks come to their ends."""
+        lacks = self.lacks
+        waiting: dict[int, list[int]] = {}
+        ready = list(range(len(self.steps)))
+        while ready:
+            rank = ready.pop()
+            steps = self.steps[rank]
+            for i in range(self.at[rank], len(steps)):
+                event = steps[i]
+                if event >= 0:
+                    lacks[event] -= 1
+                    if not lacks[event]:
+                        self._settle(event, waiting, ready)
+                elif lacks[~event]:
+                    waiting.setdefault(~event, []).append(rank)
+                    self.at[rank] = i
                     break
-                peer, twin = peers[head], twins[head]
-                if peer >= 0:
-                    if done[peer] != twin or ranks[peer].posted[stands[peer]] <= twin:
-                        break
-                    done[peer] += 1
-                    todo.append(peer)
-                elif peer == ALL:
-                    if any(self._missing(p, twin) for p in range(len(ranks))):
-                        break
-                    for p in range(len(ranks)):
-                        done[p] += 1
-                        todo.append(p)
-                    head = done[r] - 1
-                head += 1
-                done[r] = head
+            else:
+                self.at[rank] = len(steps)
+        return all(at == len(steps) for at, steps in zip(self.at, self.steps, strict=True))
 
-    def _missing(self, r: int, join: int) -> bool:
-        """Whether rank ``r`` has not come to the ``join``-th collective of all ranks."""
-        rank = self.ranks[r]
-        item = rank.joins[join]
-        return self.done[r] < item or rank.posted[self.stands[r]] <= item
-
-    def blockers(self, r: int) -> list[int]:
-        rank, head = self.ranks[r], self.done[r]
-        if rank.needs[self.stands[r]] == _END:
-            return []
-        if rank.peers[head] != ALL:
-            return [rank.peers[head]]
-        join = rank.twins[head]
-        return [p for p in range(len(self.ranks)) if p != r and self._missing(p, join)]
-
-    def reason(self, r: int, blocker: int, text: _Text) -> str:
-        rank, head = self.ranks[r], self.done[r]
-        at = text.wait(r, rank.wait_rows[self.stands[r]])
-        holds = f"its queue is held by {text.post(r, rank.rows[head])}"
-        row = self.twin(r, head, blocker)
-        other = self.ranks[blocker]
-        posted = row < other.wait_rows[self.stands[blocker]]
-        why = "has posted behind others" if posted else "has not posted"
-        return f"{at}; {holds}, which rank {blocker} {why}: {text.post(blocker, row)}"
-
-
-class _Text:
-    """Instructions in the words of a report."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-
-    def wait(self, rank: int, row: int) -> str:
-        return f"{self._findings.instruction((rank, row))} stands"
-
-    def post(self, rank: int, row: int) -> str:
-        at = self._findings.instruction((rank, row)).partition(", ")[2]
-        return f"[{at}]"
-
-
-def _report(run: _Separate, cycle: list[int], findings: Findings) -> None:
-    ring = " → ".join(f"rank {r}" for r in [*cycle, cycle[0]])
-    text = _Text(findings)
-    reasons = [run.reason(r, cycle[(i + 1) % len(cycle)], text) for i, r in enumerate(cycle)]
-    findings.note("E503", f"{run.title}: {ring}, each waiting for the next", tuple(reasons))
+    def _settle(self, event: int, waiting: dict[int, list[int]], ready: list[int]) -> None:
+        """An event is done, and with it what only waited for it."""
+        lacks, followers = self.lacks, self.followers
+        done = [event]
+        for event in done:
+            ready += waiting.pop(event, ())
+            for follower in followers[event]:
+                lacks[follower] -= 1
+                if not lacks[follower]:
+                    done.append(follower)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from schedc.program.artifact import Artifact
+from schedc.program.program import tied_ranks
 from schedc.runtime import connect, launch
 from schedc.runtime.transports.nccl import NcclTransport
 
@@ -31,7 +32,8 @@ def main() -> None:
         dist.new_group = new_gloo_group
         queues = {queue for program in artifact.programs for queue in program.queues}
         mesh = artifact.manifest.mesh
-        return NcclTransport(mesh, queues, torch.device("cpu"), timedelta(seconds=60))
+        tied = tied_ranks(artifact.programs)
+        return NcclTransport(mesh, queues, torch.device("cpu"), timedelta(seconds=60), tied)
 
     torch.cuda.synchronize = lambda device: None
     launch.connect = over_nccl

@@ -35,7 +35,7 @@ def sequences_of(batches: Batches, step: int) -> list[int]:
 def manifest(dp: int, microbatch: int, microbatches: int) -> Manifest:
     return Manifest(
         "plan", "zb_h1", Mesh(dp=dp, pp=2), 4, dp * microbatch * microbatches, microbatch,
-        microbatches, Precision("fp32"), "sgd", (0, 1), (), (), {}, {}, {}, {},
+        microbatches, Precision("fp32"), "sgd", dp * microbatch, (0, 1), (), (), {}, {}, {}, {},
     )  # fmt: skip
 
 

@@ -155,7 +155,8 @@ def test_who_waits_for_a_tie_is_told_with_its_peer(tmp_path: Path) -> None:
 
     row = int((first.stream.table[:, CODE] == Code.WAIT_TIE).nonzero()[0][0])
     status = Status("here", 0, "", 1, "trains", 3, row, 9.0, "")
-    told = Describer(artifact)([Report(1, status, True, "there")], 0)
+    describer = Describer(artifact.programs, artifact.manifest.mesh)
+    told = describer([Report(1, status, True, "there")], 0)
     assert "wait tie   with rank 5" in told
 
 

@@ -113,7 +113,8 @@ def test_a_rank_that_waits_for_others_is_never_the_stalled_one() -> None:
 
 
 def test_a_place_in_an_evaluation_is_told_from_its_own_program() -> None:
-    describer = Describer(artifact_of(Shape("zb_h1", 2, 3)))
+    artifact = artifact_of(Shape("zb_h1", 2, 3))
+    describer = Describer((), artifact.manifest.mesh, {}, artifact.evaluation)
     statuses = [Status("here", os.getpid(), "", 1, EVALUATES, 2, row, 9.0, "") for row in (1, 3)]
     reports = [Report(rank, status, True, "here") for rank, status in enumerate(statuses)]
     text = describer(reports, 0)
