@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,22 +14,19 @@ import click
 import torch
 import torch.distributed as dist
 
-from schedc.diagnostics import Diagnostic, DiagnosticError, render
-from schedc.ops.flash import use_newest_flash
-from schedc.program.artifact import Artifact, artifact_digest, load_artifact
-from schedc.program.verify import verify_programs
+from schedc.diagnostics import DiagnosticError, render
 from schedc.runtime.config import RunConfig, make_config
-from schedc.runtime.connect import choose_device, connect, lost_peer
+from schedc.runtime.connect import connect, lost_peer
 from schedc.runtime.environment import Agreement, Environment
 from schedc.runtime.evaluation import EvaluationRecord, Evaluator
+from schedc.runtime.preparation import Preparation, prepare_attention
 from schedc.runtime.progress import Progress
-from schedc.runtime.rank import Rank, load_states, make_rank, open_batches, open_evaluation
+from schedc.runtime.rank import Rank
 from schedc.runtime.reports import Reports
 from schedc.runtime.training import MetricsFile, Observer, export, save_gradients, train
 from schedc.runtime.transports.interface import Endpoint
 from schedc.runtime.verdict import EVALUATES, Describer
 from schedc.runtime.watchdog import Watchdog
-from schedc.runtime.weights import STAGING, refuse_foreign
 
 EPILOG = (
     "Every option is also a key of the --config file. torchrun --nproc-per-node N … starts N ranks."
@@ -119,7 +114,7 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
     watchdog.start()
     with _ending_all(watchdog):
         agreement = Agreement(environment, environment.prefixed(store, "setup"), watchdog.waiting)
-        setup = _Setup(environment, agreement)
+        setup = Preparation(environment, agreement)
         watchdog.enter("reads the programs")
         artifact, device = setup.load(build, config, problem)
         manifest = artifact.manifest
@@ -129,7 +124,7 @@ def run(environment: Environment, build: Path, file: str | None, options: dict[s
         watchdog.enter("connects")
         transport = connect(environment, store, artifact, device, config.timeout)
         if device.type == "cuda":
-            _prepare_attention(artifact, transport)
+            prepare_attention(artifact, transport)
         watchdog.enter("reads data and parameters")
         rank, evaluator, metrics = setup.make_rank(artifact, transport, config)
         _work(rank, transport, config, watchdog, evaluator, metrics)
@@ -147,164 +142,6 @@ def _configure(
         return make_config(options, Path(file) if file else None), None
     except DiagnosticError as error:
         return RunConfig(), error
-
-
-@dataclass(slots=True)
-class _Setup:
-    """The parts of setting up in which a rank may find mistakes of the user."""
-
-    environment: Environment
-    agreement: Agreement
-
-    def load(
-        self, build: Path, config: RunConfig, problem: DiagnosticError | None
-    ) -> tuple[Artifact, torch.device]:
-        """The programs, verified; like the options the same on all ranks, as many as planned.
-
-        The device is this rank's own; on all ranks it is of one type.
-        """
-        artifact, digest = None, ""
-        device = torch.device("cpu")
-        try:
-            if problem is not None:
-                raise problem
-            device = choose_device(config.transport, self.environment)
-            artifact = load_artifact(build)
-            digest = artifact_digest(build)
-            self._check_world(artifact)
-            mesh = artifact.manifest.mesh
-            verify_programs(artifact.programs, artifact.model, mesh.dp)
-            verify_programs(artifact.evaluation, artifact.model, mesh.dp)
-        except DiagnosticError as error:
-            problem = error
-        found = self.agreement.settle([digest, device.type, config.shared()], problem)
-        assert artifact is not None
-        digests, devices, options = zip(*found, strict=True)
-        self._same(digests, f"{build} is not the same on all ranks")
-        self._same(devices, "some ranks have GPUs and some have not")
-        for option in config.shared():
-            values = [of_rank[option] for of_rank in options]
-            self._same(values, f"--{option.replace('_', '-')} is not the same on all ranks")
-        return artifact, device
-
-    def make_rank(
-        self, artifact: Artifact, transport: Endpoint, config: RunConfig
-    ) -> tuple[Rank, Evaluator | None, TextIO | None]:
-        """The rank with its data and parameters, and on rank 0 the open metrics file."""
-        problem: DiagnosticError | None = None
-        rank, evaluator, metrics, fingerprint = None, None, None, ""
-        units = artifact.programs[self._pp(artifact)].units
-        try:
-            batches = open_batches(artifact.manifest, config) if config.data else None
-            fingerprint = batches.fingerprint if batches is not None else ""
-            states = load_states(artifact.manifest, units, config, transport.device)
-            rank = make_rank(artifact, transport.rank, transport, config, states, batches)
-            if config.eval_data:
-                evaluator = Evaluator(rank, open_evaluation(artifact.manifest, config))
-                fingerprint += evaluator.batches.fingerprint
-            if transport.rank == 0:
-                metrics = _prepare_outputs(config)
-                if batches is not None and config.steps:
-                    print(f"{artifact.manifest.name}: {batches.summary}", flush=True)
-                if evaluator is not None:
-                    print(f"evaluation: {evaluator.batches.summary}", flush=True)
-        except DiagnosticError as error:
-            problem = error
-        fingerprints = self.agreement.settle(fingerprint, problem)
-        assert rank is not None
-        self._same(fingerprints, "the data is not the same on all ranks")
-        return rank, evaluator, metrics
-
-    def _pp(self, artifact: Artifact) -> int:
-        return artifact.manifest.mesh.coordinates(self.environment.rank)["pp"]
-
-    def _check_world(self, artifact: Artifact) -> None:
-        mesh, world = artifact.manifest.mesh, self.environment.world
-        if mesh.size != world:
-            message = f"the plan's mesh ({mesh}) has {mesh.size} ranks, but {world} "
-            raise DiagnosticError(
-                Diagnostic(
-                    "E904",
-                    message + ("was started" if world == 1 else "were started"),
-                    help=f"torchrun --nproc-per-node {mesh.size} runtime/exec.py …",
-                )
-            )
-
-    def _same(self, values: Sequence[Any], what: str) -> None:
-        """Every rank sees all values, so all refuse alike."""
-        other = [str(rank) for rank, value in enumerate(values) if value != values[0]]
-        if other:
-            message = f"{what}: rank 0 differs from {', '.join(other)}"
-            self.agreement.settle(None, DiagnosticError(Diagnostic("E904", message)))
-
-
-def _prepare_attention(artifact: Artifact, transport: Endpoint) -> None:
-    """On a GPU: the newest flash-attention that works here; rank 0 tells which."""
-    names = ("num_attention_heads", "num_key_value_heads", "head_dim")
-    heads, kv_heads, size = (artifact.manifest.config[name] for name in names)
-    assert isinstance(heads, int)
-    assert isinstance(kv_heads, int)
-    assert isinstance(size, int)
-    used = use_newest_flash(transport.device, heads, kv_heads, size)
-    if transport.rank == 0:
-        print(f"attention in fp16 and bf16: {used}", flush=True)
-
-
-def _prepare_outputs(config: RunConfig) -> TextIO | None:
-    """Make the folders of what will be written, so that a mistake shows before the work."""
-    written = (
-        config.metrics,
-        config.dump_gradients,
-        config.times_out,
-        config.trace_out,
-        config.memory_out,
-    )
-    for path in (*written, config.export):
-        if path is None:
-            continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path in written and path.is_dir():
-                raise IsADirectoryError(21, "it is a folder")
-        except OSError as error:
-            raise _unwritable(path, error) from None
-    for path in written:
-        if path is not None:
-            _probe(path)
-    if config.export is not None:
-        _probe_folder(config.export)
-    if config.metrics is None:
-        return None
-    try:
-        return config.metrics.open("w", encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(config.metrics, error) from None
-
-
-def _probe(path: Path) -> None:
-    """Raises E904 where ``path`` cannot be written; what is in it stays."""
-    existed = path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    if not existed:
-        path.resolve().unlink()  # not a link to what did not exist
-
-
-def _probe_folder(path: Path) -> None:
-    """Raises E903 or E904 where no checkpoint can be written to ``path``; nothing changes."""
-    try:
-        refuse_foreign(path)
-        where = path if path.exists() else path.parent
-        tempfile.TemporaryDirectory(prefix=STAGING, dir=where).cleanup()
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> DiagnosticError:
-    why = error.strerror or str(error)
-    return DiagnosticError(Diagnostic("E904", f"cannot write {path}: {why}"))
 
 
 def _work(

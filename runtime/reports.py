@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.clocks import clock_offset
 from schedc.runtime.config import RunConfig
 from schedc.runtime.evaluation import EvaluationRecord
@@ -14,6 +13,7 @@ from schedc.runtime.graph_times import measure, to_json
 from schedc.runtime.machine import StepResult
 from schedc.runtime.measured import RankTimes, measured_trace
 from schedc.runtime.memory import MemoryTracker, bytes_of
+from schedc.runtime.outputs import writing
 from schedc.runtime.rank import Rank
 from schedc.runtime.training import StepRecord
 from schedc.runtime.transports.interface import Control
@@ -119,8 +119,5 @@ class Reports:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise DiagnosticError(Diagnostic("E904", f"cannot write {path}: {why}")) from None

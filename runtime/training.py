@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from schedc.diagnostics import Diagnostic, DiagnosticError
 from schedc.runtime.assemble import assemble, on_cpu
 from schedc.runtime.config import RunConfig
 from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.first_fault import first_fault
 from schedc.runtime.learning_rate import learning_rate
 from schedc.runtime.machine import StepResult
+from schedc.runtime.outputs import writing
 from schedc.runtime.rank import Rank
 from schedc.runtime.transports.interface import Control
 from schedc.runtime.weights import write_checkpoint
@@ -175,7 +175,8 @@ def save_gradients(
     whole = assemble(control, rank.manifest, gradients, gradients=True)
     path = config.dump_gradients
     if control.rank == 0 and path is not None:
-        _write(str(path), lambda: save_file(whole, path, metadata={"format": "pt"}))
+        with writing(path):
+            save_file(whole, path, metadata={"format": "pt"})
 
 
 def export(rank: Rank, control: Control, config: RunConfig) -> None:
@@ -188,11 +189,3 @@ def export(rank: Rank, control: Control, config: RunConfig) -> None:
     whole = assemble(control, rank.manifest, rank.parameters(), dtype)
     if control.rank == 0 and config.export is not None:
         write_checkpoint(config.export, whole, rank.manifest.config)
-
-
-def _write(path: str, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise DiagnosticError(Diagnostic("E904", f"cannot write {path}: {why}")) from None
