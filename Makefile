@@ -39,6 +39,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.against_torch
 	$(BIN)/python -m benchmarks.compile_time
+	$(BIN)/python -m benchmarks.compile_large
 
 clean:
 	rm -rf build $(VENV)

@@ -142,6 +142,9 @@ class TimedTransport:
     def __init__(self, watch: Stopwatch, inner: Transport[Tensor]) -> None:
         self.watch, self.inner = watch, inner
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
     def post_send(self, link: Link, payload: Tensor) -> Work:
         return TimedWork(self.watch, self.inner.post_send(link, payload))
 
