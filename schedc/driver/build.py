@@ -147,7 +147,7 @@ def _manifest(
     stages: tuple[tuple[str, ...], ...],
     costs: StageCosts,
 ) -> Manifest:
-    texts = {span.source.text for span in (*plan.order.spans, *plan.spans.values())}
+    sources = {span.source for span in (*plan.order.spans, *plan.spans.values())}
     graphs = {name: signature.digest for name, signature in model.graphs.items()}
     times = {
         "F": [str(cost) for cost in costs.F],
@@ -173,12 +173,17 @@ def _manifest(
         config=model.config,
         sources=_lines(timeline.order.spans),
         hashes={
-            "source": _hash(sorted(texts)),
+            "source": _hash(sorted({_with_line_feeds(source.text) for source in sources})),
             "model": _hash(model.config),
             "costs": _hash(times),
             "graphs": _hash(graphs),
         },
     )
+
+
+def _with_line_feeds(text: str) -> str:
+    """``text`` as it is checked out anywhere: lines that end in a line feed, the last one too."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n") + "\n"
 
 
 def _lines(spans: Iterable[Span]) -> dict[str, dict[int, str]]:

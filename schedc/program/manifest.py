@@ -18,8 +18,8 @@ class Manifest:
     A pass of an evaluation reads ``evaluation`` sequences, in microbatches of ``microbatch``.
     ``stages[s]`` names the units of stage ``s``; ``rank_of[s]`` its rank. ``sources`` holds the
     source lines that places in programs point to: {"zb_h1.sched": {5: "  for i in …"}}. ``hashes``
-    are of source, model, costs and graphs. No time stamps, no absolute paths: same input, same
-    bytes.
+    are of source (whatever its line ends), model, costs and graphs. No time stamps, no absolute
+    paths: same input, same bytes.
     """
 
     name: str

@@ -79,6 +79,42 @@ CASES = {
         plan_with(batch="6 in microbatches of 4"),
         ["error[E803]", "p.sched:4:16", "6", "3 sequences", "microbatch of 4", "of 3` or fewer"],
     ),
+    "a name that begins like an axis": (
+        plan_with(mesh="pp2=2"),
+        ["error[E809]", "p.sched:5:16", "no axis `pp2`", "did you mean `pp`?"],
+    ),
+    "an axis of no ranks": (
+        plan_with(mesh="dp = 2, pp = 0"),
+        ["error[E811]", "p.sched:5:29", "`pp` is 0", "a whole number from 1"],
+    ),
+    "a negative axis": (
+        plan_with(mesh="pp = -1"),
+        ["error[E811]", "p.sched:5:21", "`pp` is -1", "a whole number from 1"],
+    ),
+    "an axis with an exponent": (
+        plan_with(mesh="pp = 1e9"),
+        ["error[E104]", "p.sched:5:21", "`1e9` is not a number", "write 1000000000"],
+    ),
+    "an axis of more ranks than there can be": (
+        plan_with(mesh="pp = 1000000000"),
+        ["error[E811]", "p.sched:5:21", "`pp` is 1000000000", "to 65536"],
+    ),
+    "an axis twice": (
+        plan_with(mesh="dp = 2, pp = 2, dp = 4"),
+        ["error[E808]", "p.sched:5:32", "axis `dp` stands twice"],
+    ),
+    "a key twice": (
+        plan_with(sequence="16 sequence 32"),
+        ["error[E808]", "p.sched:3:19", "`sequence` stands twice", "p.sched:3:5", "first here"],
+    ),
+    "an unknown key": (
+        plan_with(model='"llama-test" sequnce 16'),
+        ["error[E809]", "p.sched:2:29", "no key `sequnce`", "did you mean `sequence`?"],
+    ),
+    "a digit of another width": (
+        plan_with(mesh="pp = ２"),
+        ["error[E101]", "p.sched:5:21", "fullwidth digit two", "write `2`"],
+    ),
     "an unknown preset": (
         plan_with(model='"llama-tset"'),
         ["error[E806]", "p.sched:2:16", "llama-tset", 'did you mean "llama-test"?'],

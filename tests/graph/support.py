@@ -40,9 +40,12 @@ def batch(config: LlamaConfig, microbatch: int, sequence: int) -> tuple[Tensor, 
     generator = torch.Generator().manual_seed(1)
     shape = (microbatch, sequence + 1)
     tokens = torch.randint(0, config.vocab_size, shape, generator=generator)
-    labels = tokens[:, 1:].clone()
+    ids, labels = (
+        part.clone(memory_format=torch.contiguous_format)
+        for part in (tokens[:, :-1], tokens[:, 1:])
+    )
     labels[:, 2:5] = -100
-    return tokens[:, :-1].contiguous(), labels
+    return ids, labels
 
 
 @dataclass

@@ -16,6 +16,7 @@ from schedc.model.config import (
     PRESETS,
     LinearScaling,
     Llama3Scaling,
+    LlamaConfig,
     YarnScaling,
 )
 from tests.graph.support import batch, initialise, run_step
@@ -56,7 +57,16 @@ def test_equal_to_transformers(case: str, dtype: str) -> None:
     all heads and positions, and transformers holds those heads-first in memory, we positions-first,
     which is the order of the sum. In bf16 and fp16 it vanishes in the rounding.
     """
-    config = replace(TEST, **CASES[case])
+    check(replace(TEST, **CASES[case]), dtype, 2, 16)
+
+
+@pytest.mark.parametrize(("microbatch", "sequence"), [(1, 2), (3, 7), (1, 24), (5, 33)])
+def test_any_shape_equals_transformers(microbatch: int, sequence: int) -> None:
+    """A39: no size is one that the model happened to be traced with."""
+    check(TEST, "fp32", microbatch, sequence)
+
+
+def check(config: LlamaConfig, dtype: str, microbatch: int, sequence: int) -> None:
     ours = Llama(config, DTYPES[dtype])
     initialise(ours)
     raw = config.to_hf()
@@ -66,17 +76,18 @@ def test_equal_to_transformers(case: str, dtype: str) -> None:
     assert type(theirs).__name__ == ARCHITECTURES[config.model_type]
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
     theirs.load_state_dict(ours.state_dict())
-    tokens, shifted = batch(config, 2, 16)
-    labels = torch.cat((torch.full((2, 1), -100), shifted), 1)[:, :-1]
-    shifted[:, -1] = -100  # transformers shifts within the 16 tokens: the last has no successor
+    tokens, shifted = batch(config, microbatch, sequence)
+    labels = torch.cat((torch.full((microbatch, 1), -100), shifted), 1)[:, :-1]
+    shifted[:, -1] = -100  # transformers shifts within the tokens: the last has no successor
     valid = int((shifted >= 0).sum())
 
     expected = theirs(input_ids=tokens, labels=labels, num_items_in_batch=torch.tensor(valid))
     expected.loss.backward()
-    assert torch.equal(ours.logits(tokens, torch.arange(16)), expected.logits)
+    assert torch.equal(ours.logits(tokens, torch.arange(sequence)), expected.logits)
 
     tangent = torch.tensor(1.0) / valid
-    loss, gradients = run_step(build_model(config, 2, 16, dtype), ours, tokens, shifted, tangent)
+    model = build_model(config, microbatch, sequence, dtype)
+    loss, gradients = run_step(model, ours, tokens, shifted, tangent)
     assert torch.equal(loss / valid, expected.loss.detach())
     for name, parameter in theirs.named_parameters():
         assert parameter.grad is not None

@@ -34,6 +34,7 @@ def code_of(layers: int, stages: int, layout: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("layout", ["balanced", "even"])
 def test_every_unit_is_in_exactly_one_stage(layout: str) -> None:
+    """A06: all that up to six ranks of up to three stages each can be asked for."""
     for layers in range(1, 21):
         for stages in range(1, 19):
             units = names(layers)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import RunResult, run_threads
@@ -18,17 +19,28 @@ CLIP = 0.5
 
 def trained(shape: Shape, folder: Path, clip: float = CLIP) -> tuple[RunResult, Oracle]:
     """Three SGD steps on threads, and of one process of transformers from the same values."""
-    artifact = artifact_of(shape)
     data = write_data(folder / "data.safetensors", shape.batch, STEPS)
-    config = RunConfig(steps=STEPS, data=(data,), lr=LR, clip=clip, seed=SEED)
+    return trained_on(shape, (data,), load_file(data), STEPS, clip)
+
+
+def trained_on(
+    shape: Shape,
+    files: tuple[Path, ...],
+    rows: dict[str, Tensor],
+    steps: int = STEPS,
+    clip: float = CLIP,
+) -> tuple[RunResult, Oracle]:
+    """A run reads ``files``, the oracle ``rows``: what the run should have read, step by step."""
+    artifact = artifact_of(shape)
+    config = RunConfig(steps=steps, data=files, lr=LR, clip=clip, seed=SEED)
     result = run_threads(artifact, config)
     parameters = artifact.model.parameters
     oracle = run_oracle(
         artifact.manifest.config,
         initialise(parameters, SEED),
-        load_file(data),
+        rows,
         shape.batch,
-        STEPS,
+        steps,
         LR,
         clip,
         frozen=frozenset(p.name for p in parameters if p.frozen),
@@ -37,9 +49,14 @@ def trained(shape: Shape, folder: Path, clip: float = CLIP) -> tuple[RunResult, 
 
 
 def assert_equal_to_oracle(result: RunResult, oracle: Oracle) -> None:
+    """Losses, norms, gradients, parameters; and every rank says the same of every step."""
+
     def close(found: object, expected: object) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
+    for steps in zip(*result.results, strict=True):
+        assert len({(step.loss, step.norm, step.valid) for step in steps}) == 1
+    assert len(result.records) == len(oracle.losses)
     close(torch.tensor(result.losses), torch.tensor(oracle.losses))
     close(torch.tensor(result.grad_norms), torch.tensor(oracle.norms))
     assert list(result.gradients) == list(oracle.gradients)

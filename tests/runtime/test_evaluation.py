@@ -66,6 +66,7 @@ def run(shape: Shape, folder: Path, evaluated: Path | None, every: int = 1) -> R
 def test_an_evaluation_is_one_process_and_changes_nothing(
     shape: Shape, rows: int, tmp_path: Path
 ) -> None:
+    """A27: before, between and after steps of training; numbers of rows that no pass divides."""
     data = eval_data(tmp_path, rows)
     result, without = run(shape, tmp_path, data), run(shape, tmp_path, None)
     assert [record.step for record in result.evaluations[0]] == [0, 1, 2, 3]

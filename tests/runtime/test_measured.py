@@ -35,7 +35,7 @@ def sleeping(artifact: Artifact, seconds: dict[str, float]) -> Artifact:
 
 
 def test_the_measured_bubble_of_1f1b_is_a_quarter(tmp_path: Path) -> None:
-    """P = 2, M = 3, F = 0.05 s and B = 0.1 s on both ranks: (P-1) / (M+P-1) = 0.25."""
+    """A44: P = 2, M = 3, F = 0.05 s and B = 0.1 s on both ranks: (P-1) / (M+P-1) = 0.25."""
     shape = Shape("one_f_one_b", 2, 3, layers=2)
     pauses = {"layer.F": 0.05, "layer.I": 0.05, "layer.W": 0.05}
     artifact = sleeping(artifact_of(shape), pauses)

@@ -38,6 +38,8 @@ LAYERS = {"interleaved": {1: 4, 2: 4, 4: 7}}
 def test_every_schedule_equals_one_process(
     schedule: str, pp: int, microbatches: int, tmp_path: Path
 ) -> None:
+    """A01 (and :func:`test_without_clipping`), A13; A08 where there are fewer microbatches than
+    ranks."""
     layers = LAYERS.get(schedule, {}).get(pp, 4)
     result, oracle = trained(Shape(schedule, pp, microbatches, layers=layers), tmp_path)
     assert min(oracle.norms) > CLIP
@@ -58,7 +60,8 @@ def test_every_schedule_equals_one_process(
     ids=lambda s: f"{s.schedule} P={s.pp} M={s.microbatches} dp={s.dp} layers={s.layers}",
 )
 def test_replicas_and_uneven_layers_equal_one_process(shape: Shape, tmp_path: Path) -> None:
-    """With dp = 2 and M = 1 the second replica has no valid label at all."""
+    """A06: 7 layers on two ranks, 5 on three. With dp = 2 and M = 1 the second replica has no
+    valid label at all."""
     assert_equal_to_oracle(*trained(shape, tmp_path))
 
 
@@ -76,6 +79,7 @@ def test_replicas_and_uneven_layers_equal_one_process(shape: Shape, tmp_path: Pa
     ids=lambda s: f"{s.schedule} P={s.pp} M={s.microbatches} dp={s.dp} {s.microbatch} and {s.tail}",
 )
 def test_a_smaller_last_microbatch_counts_by_its_tokens(shape: Shape, tmp_path: Path) -> None:
+    """A07."""
     assert_equal_to_oracle(*trained(shape, tmp_path))
 
 
@@ -98,7 +102,7 @@ def test_replicas_stay_equal_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_the_losses_of_gpipe_microbatches_are_all_kept(tmp_path: Path) -> None:
-    """DeepSpeed 3900: a single loss variable, right only where backwards follow forwards."""
+    """A18: a single loss variable, right only where backwards follow forwards."""
     shape = Shape("gpipe", 2, 4)
     artifact = artifact_of(shape)
     data = write_data(tmp_path / "data.safetensors", shape.batch, 1)

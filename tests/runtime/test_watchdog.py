@@ -93,7 +93,7 @@ def test_a_rank_stopped_before_anybody_heard_of_it_is_named(tmp_path: Path) -> N
 
 
 def test_a_rank_stuck_in_compute_is_named_with_its_instruction(tmp_path: Path) -> None:
-    """The graph of W sleeps on rank 1 from its 20th call on; rank 0 only waits for it."""
+    """A44: the graph of W sleeps on rank 1 from its 20th call on; rank 0 only waits for it."""
     artifact = artifact_of(SHAPE)
     source = artifact.graphs["head.W"]
     stuck = source.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,32 @@ def check(shape: Shape, folder: Path, rel: float) -> None:
         assert profile.peak == pytest.approx(max(highest), rel=rel)
         for row, (predicted, found) in enumerate(zip(profile.highest, highest, strict=True)):
             assert -SLACK - shape.microbatch * HIDDEN <= int(predicted) - found <= SLACK, row
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_1f1b_needs_no_more_for_more_microbatches(tied: bool, tmp_path: Path) -> None:
+    """A26: what is alive at most, and what stays, is for M = 32 what it is for M = 4.
+
+    GPipe keeps eight times as many activations then; nobody keeps a gradient a microbatch.
+    """
+    four, many = (
+        Shape("one_f_one_b", 2, M, layers=2, microbatch=1, tied=tied, optimizer="adamw")
+        for M in (4, 32)
+    )
+    few, most = (_saved(shape) for shape in (four, many))
+    assert few == most
+    assert few[0] > 0
+    # A replica's ids and labels, 8 KiB for M = 32, are seen as they come, in the first row alone.
+    for before, after in zip(measured(four, tmp_path), measured(many, tmp_path), strict=True):
+        assert max(after) == pytest.approx(max(before), abs=SLACK)
+        assert after[-1] == pytest.approx(before[-1], abs=SLACK)
+    all_first = [_saved(replace(shape, schedule="gpipe")) for shape in (four, many)]
+    assert [8 * kept for kept in all_first[0]] == all_first[1]
+
+
+def _saved(shape: Shape) -> list[int]:
+    """The saved activations at each rank's peak, predicted."""
+    artifact = artifact_of(shape)
+    manifest = artifact.manifest
+    profiles = memory_of(artifact.programs, manifest.signatures, manifest.units, manifest.optimizer)
+    return [profile.at_peak["saved"] for profile in profiles]
