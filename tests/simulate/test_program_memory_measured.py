@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from schedc.ir.precision import Precision
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import run_in_threads
+from schedc.runtime.evaluation import EvaluationRecord
 from schedc.runtime.machine import StepResult
 from schedc.runtime.memory import MemoryTracker, bytes_of
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
@@ -79,6 +80,9 @@ class SecondStep:
         if self.tracker is not None:
             self.tracker.__exit__(None, None, None)
             del self.highest[0]  # from the step's begin
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        return None
 
 
 def measured(shape: Shape, folder: Path) -> list[list[int]]:
