@@ -24,7 +24,7 @@ class RunConfig:
 
     ``shuffle`` None: texts and token files are shuffled, sequences are not. ``export_dtype`` None:
     the plan's precision. With ``eval_data`` there is an evaluation before the first step, after
-    every ``eval_every`` and after the last.
+    every ``eval_every`` (0: none between) and after the last.
     """
 
     steps: int = 100
@@ -93,10 +93,9 @@ def make_config(options: Mapping[str, Any], file: Path | None) -> RunConfig:
         problems.append(
             Diagnostic("E904", "no data to train on is given", help="--data FILE_OR_FOLDER")
         )
-    if ("eval_data" in values) != ("eval_every" in values):
-        missing = "eval_every" if "eval_data" in values else "eval_data"
-        message = f"an evaluation needs both --eval-data and --eval-every; {missing} is not given"
-        problems.append(Diagnostic("E904", message.replace("eval_", "eval-")))
+    if "eval_every" in values and "eval_data" not in values:
+        message = "--eval-every is given, but no data to evaluate on"
+        problems.append(Diagnostic("E904", message, help="--eval-data FILE_OR_FOLDER"))
     if problems:
         raise DiagnosticError(problems)
     return RunConfig(**values)

@@ -41,7 +41,12 @@ EPILOG = (
     "--data", multiple=True, metavar="PATH", help="Text, .bin or .safetensors; repeatable."
 )
 @click.option("--eval-data", multiple=True, metavar="PATH", help="Data to evaluate on, likewise.")
-@click.option("--eval-every", type=int, metavar="N", help="Evaluate after every N steps.")
+@click.option(
+    "--eval-every",
+    type=int,
+    metavar="N",
+    help="Evaluate after every N steps, not only at the ends.",
+)
 @click.option("--tokenizer", metavar="PATH", help="tokenizer.json for text; bytes without.")
 @click.option("--token-type", metavar="TYPE", help="Width of a raw .bin: uint16 or uint32.")
 @click.option("--shuffle", metavar="on|off", help="Shuffle texts and token files (default on).")
@@ -72,7 +77,10 @@ EPILOG = (
 @click.option("--momentum", type=float, help="Of SGD (default 0).")
 @click.option("--clip", type=float, help="Largest gradient norm; 0 is none (default 1).")
 @click.option(
-    "--timeout", type=float, help="Seconds without progress that end a run (default 300)."
+    "--timeout",
+    type=float,
+    help="Seconds without progress that end a run (default 300). Ranks have 60 at least to come "
+    "up, and half an hour to read data and to write results.",
 )
 @click.option("--log-every", type=int, help="Steps from one line to the next (default 1).")
 def command(

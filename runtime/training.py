@@ -88,7 +88,8 @@ def train(
             kept.update({name: on_cpu(gradient) for name, gradient in rank.gradients().items()})
 
     def evaluate_after(steps: int) -> None:
-        if evaluate is not None and (steps % config.eval_every == 0 or steps == config.steps):
+        every = config.eval_every or config.steps or 1
+        if evaluate is not None and (steps % every == 0 or steps == config.steps):
             record = evaluate(steps)
             for observer in observers:
                 observer.evaluated(record)

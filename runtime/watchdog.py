@@ -243,11 +243,33 @@ class Watchdog:
                 break
             time.sleep(0.02)
         for report in others:
-            if report.status is not None and report.status.host == self.identity.host:
+            if report.status is None:
+                for pid in _started_beside(report.rank):
+                    _kill(pid)
+            elif report.status.host == self.identity.host:
                 gone = process_state(report.status.pid) in ("", "Z", "X")
                 if report.rank not in dead and not gone:  # a dead one's number may be taken
                     _kill(report.status.pid)
                 Path(report.status.file).unlink(missing_ok=True)
+
+
+def _started_beside(rank: int) -> list[int]:
+    """The process of ``rank`` that the launcher of this one started on this host, if there is one.
+
+    It is told by its variables: a rank that was stopped before it came up has published nothing.
+    """
+    ours = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")}
+    wanted = {f"{name}={value}".encode() for name, value in (ours | {"RANK": str(rank)}).items()}
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            variables = (stat.parent / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if parent == os.getppid() and wanted <= set(variables):
+            found.append(int(stat.parent.name))
+    return found
 
 
 def _kill(pid: int) -> None:

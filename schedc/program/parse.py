@@ -112,6 +112,8 @@ class _Parser:
                 self._rank(line)
             case "evaluation":
                 line.end(1)
+                if self.evaluates:
+                    raise line.error(0, "the line `evaluation` stands twice")
                 self.evaluates = True
             case "stage":
                 stage = self._stage(line)

@@ -47,7 +47,7 @@ def oracle_loss(shape: Shape, parameters: dict[str, Tensor], data: Path) -> tupl
 
 def run(shape: Shape, folder: Path, evaluated: Path | None, every: int = 1) -> RunResult:
     data = write_data(folder / "data.safetensors", shape.batch, 3)
-    options = {"eval_data": (evaluated,), "eval_every": every} if evaluated else {}
+    options = {"eval_data": evaluated, "eval_every": every or None} if evaluated else {}
     config = make_config({"steps": 3, "data": data, "lr": 0.1, "seed": SEED, **options}, None)
     return run_threads(artifact_of(shape), config)
 
@@ -104,11 +104,14 @@ def test_data_without_a_valid_label_is_refused(tmp_path: Path) -> None:
         run(Shape("gpipe", 1, 2), tmp_path, data)
 
 
-@pytest.mark.parametrize("given", ["eval_data", "eval_every"])
-def test_data_and_frequency_belong_together(given: str) -> None:
-    options = {"data": "x", given: 3 if given == "eval_every" else "y"}
-    with pytest.raises(DiagnosticError, match="needs both --eval-data and --eval-every"):
-        make_config(options, None)
+def test_without_a_frequency_it_comes_first_and_last(tmp_path: Path) -> None:
+    result = run(Shape("gpipe", 1, 2), tmp_path, eval_data(tmp_path, 4), every=0)
+    assert [record.step for record in result.evaluations[0]] == [0, 3]
+
+
+def test_a_frequency_needs_data() -> None:
+    with pytest.raises(DiagnosticError, match="no data to evaluate on"):
+        make_config({"data": "x", "eval_every": 3}, None)
     assert RunConfig().eval_data == ()
 
 
@@ -119,7 +122,7 @@ def test_a_checkpoint_is_evaluated_without_training(tmp_path: Path) -> None:
     data = eval_data(tmp_path, 5)
     done = launch(
         2, tmp_path / "build", "--steps", "0", "--seed", str(SEED), "--eval-data", data,
-        "--eval-every", "1", "--metrics", tmp_path / "metrics.jsonl",
+        "--metrics", tmp_path / "metrics.jsonl",
     )  # fmt: skip
     assert done.code == 0, done.err
     parameters = initialise(artifact_of(shape).model.parameters, SEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,7 +91,15 @@ def alone(world: int, then: str, arrival: float = 60, patience: float = 60) -> t
     return done.returncode, done.stderr
 
 
-def test_a_rank_that_never_comes_up_is_named() -> None:
+def test_a_rank_that_never_comes_up_is_named_and_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "here")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    absent = subprocess.Popen(sleep, env={**os.environ, "RANK": "1"})
+    others = [
+        subprocess.Popen(sleep, env={**os.environ, "RANK": "2"}),
+        subprocess.Popen(sleep, env={**os.environ, "RANK": "1", "MASTER_PORT": "2"}),
+    ]
     code, said = alone(2, "with dog.waiting(): time.sleep(50)", arrival=1)
     assert code == 1
     assert said == (
@@ -99,6 +108,11 @@ def test_a_rank_that_never_comes_up_is_named() -> None:
         "  rank 0: waits for the others\n"
         "> rank 1: never came up\n"
     )
+    assert absent.wait(timeout=10) == -signal.SIGKILL
+    for other in others:
+        assert other.poll() is None
+        other.kill()
+        other.wait()
 
 
 def test_a_phase_outside_of_steps_that_never_ends_is_named() -> None:

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from schedc.ir.precision import Precision
 from schedc.runtime.config import RunConfig
-from schedc.runtime.local import run_in_threads
 from schedc.runtime.evaluation import EvaluationRecord
+from schedc.runtime.local import run_in_threads
 from schedc.runtime.machine import StepResult
 from schedc.runtime.memory import MemoryTracker, bytes_of
 from schedc.runtime.rank import Rank, load_states, make_rank, open_batches
