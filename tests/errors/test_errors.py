@@ -38,16 +38,6 @@ CASE = re.compile(
 )
 FILE = re.compile(r"```file ([^\n]+)\n((?:(?!```).*\n)*)```")
 
-ELSEWHERE = {
-    "E107": "bytes that are no UTF-8 cannot stand in a document; tests/language/test_lexical.py",
-    "E109": "its input is too long; tests/language/test_lexical.py",
-    "E901": "needs a damaged folder; tests/program/test_artifact.py",
-    "E902": "data of a run; tests/runtime/test_data.py",
-    "E903": "weights of a run; tests/runtime/test_weights.py",
-    "E904": "processes of a run; tests/runtime",
-}
-"""Codes without a document, why, and where their tests are."""
-
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +65,4 @@ def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_code_has_a_document() -> None:
     written = {document.stem for document in DOCUMENTS}
-    assert written | ELSEWHERE.keys() == CATALOGUE.keys()
-    assert not written & ELSEWHERE.keys()
+    assert written == CATALOGUE.keys()
