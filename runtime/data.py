@@ -111,13 +111,13 @@ class Batches:
         return indices
 
 
-def microbatch_rows(manifest: Manifest, dp: int, microbatch: int) -> range:
-    """The rows of a step's batch that make up a microbatch of a dp coordinate.
+def microbatch_rows(manifest: Manifest, dp: int, microbatch: int, evaluates: bool = False) -> range:
+    """The rows of a batch, or of an evaluation's pass, that are one microbatch of a dp coordinate.
 
     The same for every stage, cp and tp coordinate. Each dp coordinate has one stretch of
     the batch, its microbatches in order; the last may be smaller.
     """
-    each = manifest.batch // manifest.mesh.dp
+    each = (manifest.evaluation if evaluates else manifest.batch) // manifest.mesh.dp
     first, end = microbatch * manifest.microbatch, (microbatch + 1) * manifest.microbatch
     return range(dp * each + first, dp * each + min(end, each))
 

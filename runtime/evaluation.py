@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from schedc.diagnostics import Diagnostic, DiagnosticError
-from schedc.runtime.data import Batches
+from schedc.runtime.data import Batches, microbatch_rows
 from schedc.runtime.executor import Executor
 from schedc.runtime.first_fault import Inspector
 from schedc.runtime.loss_scale import LossScale
@@ -68,11 +68,8 @@ class Evaluator:
     def _machine(self) -> tuple[TensorMachine, Executor[torch.Tensor]]:
         rank, manifest = self.rank, self.rank.manifest
         dp = manifest.mesh.coordinates(rank.number)["dp"]
-        each = manifest.evaluation // manifest.mesh.dp
-        rows = tuple(
-            range(dp * each + first, dp * each + first + manifest.microbatch)
-            for first in range(0, each, manifest.microbatch)
-        )
+        microbatches = range(self.program.microbatches)
+        rows = tuple(microbatch_rows(manifest, dp, m, evaluates=True) for m in microbatches)
         machine = TensorMachine(
             self.program,
             manifest.signatures,

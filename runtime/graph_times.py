@@ -106,7 +106,7 @@ def _distinct_units(rank: Rank) -> list[Unit]:
     """The first of the rank's units with each set of graphs."""
     units: dict[str, Unit] = {}
     model = rank.artifact.model
-    for tail in (False, True) if model.has_tail else (False,):
+    for tail in model.tails:
         for name in rank.states:
             unit = model.of(tail).unit(name)
             units.setdefault(unit.graphs, unit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -92,34 +93,34 @@ class Rank:
 
 def open_batches(manifest: Manifest, config: RunConfig) -> Batches:
     """The data of a run. Raises E902."""
-    vocabulary = manifest.config["vocab_size"]
-    assert isinstance(vocabulary, int)
-    return open_data(
-        config.data,
-        sequence=manifest.sequence,
-        vocabulary=vocabulary,
-        batch=manifest.batch,
-        seed=config.seed,
-        shuffle=config.shuffle,
-        tokenizer=config.tokenizer,
-        dtype=config.token_type,
-    )
+    return _open(manifest, config, config.data, manifest.batch, config.shuffle, once=False)
 
 
 def open_evaluation(manifest: Manifest, config: RunConfig) -> Batches:
     """The data of a run's evaluations, read in order and once each time. Raises E902."""
+    return _open(manifest, config, config.eval_data, manifest.evaluation, False, once=True)
+
+
+def _open(
+    manifest: Manifest,
+    config: RunConfig,
+    paths: tuple[Path, ...],
+    batch: int,
+    shuffle: bool | None,
+    once: bool,
+) -> Batches:
     vocabulary = manifest.config["vocab_size"]
     assert isinstance(vocabulary, int)
     return open_data(
-        config.eval_data,
+        paths,
         sequence=manifest.sequence,
         vocabulary=vocabulary,
-        batch=manifest.evaluation,
+        batch=batch,
         seed=config.seed,
-        shuffle=False,
+        shuffle=shuffle,
         tokenizer=config.tokenizer,
         dtype=config.token_type,
-        once=True,
+        once=once,
     )
 
 

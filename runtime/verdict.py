@@ -113,6 +113,21 @@ class Report:
                 return f"rank {self.rank} has not moved for {age:.1f} s"
 
 
+def children(parent: int, variables: Mapping[str, str]) -> list[int]:
+    """The processes of this host that ``parent`` started with these environment variables."""
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            its = int(stat.read_text().rpartition(")")[2].split()[1])
+            given = (stat.parent / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if its == parent and wanted <= set(given):
+            found.append(int(stat.parent.name))
+    return found
+
+
 def process_state(pid: int) -> str:
     """The letter of a process's state on this host (Z zombie, T stopped); empty if it is gone."""
     try:

@@ -30,6 +30,7 @@ from schedc.runtime.verdict import (
     Report,
     State,
     Status,
+    children,
     judge,
     process_state,
 )
@@ -259,17 +260,7 @@ def _started_beside(rank: int) -> list[int]:
     It is told by its variables: a rank that was stopped before it came up has published nothing.
     """
     ours = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")}
-    wanted = {f"{name}={value}".encode() for name, value in (ours | {"RANK": str(rank)}).items()}
-    found: list[int] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            variables = (stat.parent / "environ").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            continue
-        if parent == os.getppid() and wanted <= set(variables):
-            found.append(int(stat.parent.name))
-    return found
+    return children(os.getppid(), ours | {"RANK": str(rank)})
 
 
 def _kill(pid: int) -> None:

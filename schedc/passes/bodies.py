@@ -8,7 +8,7 @@ from dataclasses import replace
 from schedc.ir.order import Op
 from schedc.program.body import Body, Call, Step
 from schedc.program.signature import Model, Signature, Unit
-from schedc.program.work import work_of
+from schedc.program.work import NOTHING, work_of
 
 Partition = tuple[tuple[str, ...], ...]
 """The units of each stage."""
@@ -36,7 +36,7 @@ def make_bodies(
     input if and only if a unit before it has anything to train: its first graph's signature tells.
     """
     bodies: dict[tuple[Op, int, bool], Body] = {}
-    for tail in (False, True) if model.has_tail else (False,):
+    for tail in model.tails:
         sized = model.of(tail)
         for stage, names in enumerate(partition):
             units = tuple(sized.unit(name) for name in names)
@@ -49,10 +49,10 @@ class _StageBodies:
     """The four bodies of one stage. Values between units are ``h1 h2 …``, gradients ``dh1 …``."""
 
     def __init__(self, model: Model, stage: int, units: tuple[Unit, ...], keep: bool) -> None:
-        self.model, self.keep = model, keep
+        self.model = model
         self.stage = stage
         self.units = units
-        self.work = work_of(model, (unit.name for unit in units))
+        self.work = work_of(model, (unit.name for unit in units)) if keep else NOTHING
         self.input = "tokens" if units[0].kind == "embedding" else "x"
         self.has_head = units[-1].kind == "head"
         self.held_by_I = self._saved_input()
@@ -74,11 +74,11 @@ class _StageBodies:
             source = self.input if j == 0 else f"h{j}"
             target = output if j == len(self.units) - 1 else f"h{j + 1}"
             reads = (source, *(labels if unit.kind == "head" else ()))
-            is_kept = self.keep and not self._graph(j, "I").idle
+            is_kept = self.work.I and not self._graph(j, "I").idle
             kept = (f"saved.{j}",) if is_kept else ()
             steps.append(Call(f"{unit.graphs}.F", unit.name, reads, (target, *kept)))
         reads = (self.input, *labels)
-        saved = ("saved",) if self.keep and self.work.I else ()
+        saved = ("saved",) if self.work.I else ()
         return Body(Op.F, self.stage, False, reads, (output, *saved), tuple(steps))
 
     def _graph(self, j: int, op: str) -> Signature:

@@ -20,7 +20,7 @@ def make_pools(
     (else nothing is owed between them).
     """
     pools: dict[str, Buffer] = {}
-    for tail in (False, True) if model.has_tail else (False,):
+    for tail in model.tails:
         for stage, names in units_of.items():
             for buffer in _pools_of_stage(model.of(tail), stage, names, split):
                 name = pool_name(buffer.name, tail)

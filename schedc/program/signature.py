@@ -177,6 +177,11 @@ class Model:
         """Whether there are graphs for a smaller last microbatch of a step, the tail."""
         return any(f"{unit.graphs}.{TAIL}.F" in self.graphs for unit in self.units)
 
+    @property
+    def tails(self) -> tuple[bool, ...]:
+        """The sizes of microbatches that there are: what :meth:`of` can be asked for."""
+        return (False, True) if self.has_tail else (False,)
+
     def of(self, tail: bool) -> Model:
         """The model on microbatches of one size: its units have the graphs of the tail, or not."""
         return self._of_tail if tail else self

@@ -10,12 +10,12 @@ from schedc.program.verify_columns import Findings
 def check_model(programs: Programs, model: Model, findings: Findings) -> None:
     """The programs' stages are the model's units, which have their graphs, fit to be sent from."""
     _check_units(programs, model, findings)
-    if not findings:
-        _check_outputs(model, findings)
+    for tail in model.tails:
+        _check_graphs(model.of(tail), findings)
 
 
 def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
-    """The stages hold the model's units, all of them, in order, and these have their graphs."""
+    """The stages hold the model's units, all of them, in order."""
     held = {stage: units for program in programs for stage, units in program.stages}
     there = [unit for stage in sorted(held) for unit in held[stage]]
     wanted = [unit.name for unit in model.units]
@@ -30,16 +30,17 @@ def _check_units(programs: Programs, model: Model, findings: Findings) -> None:
             findings.add("E508", f"the model has no unit {unit}")
         if not findings:
             findings.add("E508", "the stages do not hold the model's units in order")
-    graphs = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FIW")
-    for name in graphs:
+
+
+def _check_graphs(model: Model, findings: Findings) -> None:
+    """Units have their graphs, and what these give to be sent has memory of its own.
+
+    Else a received slot would be reused while it is sent.
+    """
+    for name in dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FIW"):
         if name not in model.graphs:
             findings.add("E508", f"the model has no graph {name}")
-
-
-def _check_outputs(model: Model, findings: Findings) -> None:
-    """What is sent has memory of its own: else a received slot is reused while it is sent."""
-    names = dict.fromkeys(f"{unit.graphs}.{op}" for unit in model.units for op in "FI")
-    for name in names:
+            continue
         for value in model.graphs[name].outputs_of("y", "dx"):
             if value.alias is not None:
                 what = f"the output `{value.name}` of {name} shares the memory of `{value.alias}`"

@@ -15,7 +15,7 @@ from schedc.program.signature import Model, Value
 from schedc.program.text import parse_program, print_program
 from schedc.program.verify import verify_programs
 from schedc.program.verify_cycle import _comes_after  # pyright: ignore[reportPrivateUsage]
-from tests.program.programs import SCHEDULES, compiled
+from tests.program.programs import SCHEDULES, compiled, compiled_with_tail
 
 
 def verdict(
@@ -568,3 +568,15 @@ def test_a_post_behind_a_wait_says_why_it_is_there() -> None:
     assert (words.word, words.why) == ("needs the slot of", ": x.0 is in use")
     assert _comes_after(program, receives[1], receives[1] - 1).word == "comes after"
     assert _comes_after(program, sends[0], waits[0]).word == "needs the value of"
+
+
+def test_the_graphs_of_a_tail_are_checked_likewise() -> None:
+    programs, model = compiled_with_tail("zb_h1", 2, 3)
+    old = model.graphs["stage0.tail.F"]
+    outputs = tuple(replace(v, alias="x") if v.role == "y" else v for v in old.outputs)
+    sharing = replace(model, graphs=model.graphs | {old.name: replace(old, outputs=outputs)})
+    words = "the output `y` of stage0.tail.F shares the memory of `x`"
+    assert_refused(programs, "E508", words, model=sharing)
+    lacking = {name: graph for name, graph in model.graphs.items() if name != "head.tail.W"}
+    words = "the model has no graph head.tail.W"
+    assert_refused(programs, "E508", words, model=replace(model, graphs=lacking))

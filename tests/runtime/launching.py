@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from schedc.runtime.verdict import children
+
 ROOT = Path(__file__).resolve().parents[2]
 EXEC = ROOT / "runtime" / "exec.py"
 
@@ -86,14 +88,8 @@ class Running:
 
     def process_of(self, rank: int) -> int:
         """The process id of a rank."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(stat.read_text().rpartition(")")[2].split()[1])
-                variables = (stat.parent / "environ").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            if parent == self.process.pid and f"RANK={rank}".encode() in variables:
-                return int(stat.parent.name)
+        for pid in children(self.process.pid, {"RANK": str(rank)}):
+            return pid
         raise AssertionError(f"rank {rank} is not there")
 
     def signal(self, rank: int, number: signal.Signals) -> float:
