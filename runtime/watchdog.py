@@ -36,7 +36,8 @@ from schedc.runtime.verdict import (
 )
 
 ARRIVAL = 60.0
-"""Seconds that a process has, if the timeout is shorter, to come up: importing torch takes some."""
+"""Seconds that a rank has, if the timeout is shorter and nobody stopped it, to come up: importing
+torch takes some."""
 
 PATIENCE = 1800.0
 """Seconds that a phase outside of steps has, likewise: reading a checkpoint may take minutes."""
@@ -168,13 +169,15 @@ class Watchdog:
 
         Each rank listens to one other, so that a stopped process is noticed at any size.
         """
-        key = f"status/{(self.identity.rank + 1) % self.identity.world}"
+        next_rank = (self.identity.rank + 1) % self.identity.world
+        key = f"status/{next_rank}"
         now = time.monotonic()
         heard = self.store.get(key).decode() if self.store.check([key]) else ""
         if heard != self._last_heard or (heard and Status.from_json(heard).phase == "done"):
             self._last_heard, self._heard = heard, now
-        patience = self.patience if heard else max(self.patience, ARRIVAL)
-        return now - self._heard > patience
+        if now - self._heard <= self.patience:
+            return False
+        return bool(heard) or now - self._heard > ARRIVAL or _is_stopped_beside(next_rank)
 
     def _publish(self) -> None:
         self._beat += 1
@@ -252,6 +255,11 @@ class Watchdog:
                 if report.rank not in dead and not gone:  # a dead one's number may be taken
                     _kill(report.status.pid)
                 Path(report.status.file).unlink(missing_ok=True)
+
+
+def _is_stopped_beside(rank: int) -> bool:
+    """Whether ``rank`` was stopped before it came up: then it will not, however long one waits."""
+    return any(process_state(pid) in ("T", "t") for pid in _started_beside(rank))
 
 
 def _started_beside(rank: int) -> list[int]:

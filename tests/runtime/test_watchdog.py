@@ -67,6 +67,7 @@ def test_a_killed_or_stopped_rank_ends_all(
 
 
 def test_a_rank_stopped_while_it_sets_up_is_named(tmp_path: Path) -> None:
+    """Mostly it has been heard of by then; else it is one that did not come up."""
     write_artifact(artifact_of(SHAPE), tmp_path / "build")
     running = started(tmp_path, tmp_path / "build")
     stopped = running.wait_for_process(1)
@@ -75,18 +76,19 @@ def test_a_rank_stopped_while_it_sets_up_is_named(tmp_path: Path) -> None:
     running.signal(1, signal.SIGSTOP)
     done = running.finish(timeout=60)
     assert done.code != 0
-    assert "schedc: rank 1 is stopped\nall ranks are ended; they were at\n" in done.ours
-    assert re.search(r"> rank 1.*: is stopped, last seen at ", done.ours)
-    assert not list(Path("/dev/shm").glob(f"schedc-{stopped}-*"))
+    end = "\nall ranks are ended; they were at\n"
+    assert re.search(rf"schedc: rank 1 (is stopped|did not come up){end}", done.ours), done.err
+    assert re.search(r"> rank 1.*: (is stopped, last seen at |never came up)", done.ours)
+    if "is stopped" in done.ours:
+        assert not list(Path("/dev/shm").glob(f"schedc-{stopped}-*"))
 
 
-@pytest.mark.sweep
 def test_a_rank_stopped_before_anybody_heard_of_it_is_named(tmp_path: Path) -> None:
     write_artifact(artifact_of(SHAPE), tmp_path / "build")
     running = started(tmp_path, tmp_path / "build")
     running.wait_for_process(1)
     running.signal(1, signal.SIGSTOP)
-    done = running.finish(timeout=150)
+    done = running.finish(timeout=60)
     assert done.code != 0
     assert "schedc: rank 1 did not come up\nall ranks are ended; they were at\n" in done.ours
     assert "  rank 0: waits for the others\n> rank 1: never came up" in done.ours
