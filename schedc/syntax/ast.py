@@ -290,7 +290,25 @@ class Reserved:
     span: Span = field(compare=False, repr=False)
 
 
-Statement = Let | For | If | Repeat | Operation | Counter | Reserved
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """``F(stage) at OFFSET``, in a pattern."""
+
+    letter: Letter
+    stage: Expression
+    offset: Expression
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """``W(*) in holes``, in a pattern."""
+
+    letter: Letter
+    span: Span = field(compare=False, repr=False)
+
+
+Statement = Let | For | If | Repeat | Operation | Counter | Slot | Holes | Reserved
 
 
 # ---- schedules ----------------------------------------------------------------------------------
@@ -347,7 +365,81 @@ class OrderBody:
     span: Span = field(compare=False, repr=False)
 
 
-ScheduleItem = Let | Stages | Place | Require | Check | Note | OrderBody | Reserved
+@dataclass(frozen=True, slots=True)
+class SplitBackward:
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefer:
+    """``prefer I, F, W``."""
+
+    letters: tuple[Letter, ...]
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TieRule:
+    """``deepest stage``."""
+
+    which: str
+    what: str
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TieBreak:
+    """``tie deepest stage, oldest microbatch``."""
+
+    rules: tuple[TieRule, ...]
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``limit activations <= AMOUNT``."""
+
+    amount: Expression
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """``reserve COUNT for last local stage``."""
+
+    count: Expression
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    span: Span = field(compare=False, repr=False)
+
+
+PolicyItem = SplitBackward | Prefer | TieBreak | Limit | Reserve | Lookahead
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBody:
+    """``policy { … }``."""
+
+    items: tuple[PolicyItem, ...]
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PatternBody:
+    """``pattern every PERIOD on rank VARIABLE { … }``."""
+
+    period: Expression
+    variable: str
+    body: tuple[Statement, ...]
+    span: Span = field(compare=False, repr=False)
+
+
+ScheduleItem = (
+    Let | Stages | Place | Require | Check | Note | OrderBody | PolicyBody | PatternBody | Reserved
+)
 
 
 @dataclass(frozen=True, slots=True)

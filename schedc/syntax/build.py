@@ -49,6 +49,8 @@ class Builder:
             "repeat": self._repeat,
             "operation": self._operation,
             "counter": self._counter,
+            "slot": self._slot,
+            "holes": lambda tree: ast.Holes(self._letter(tree.children[0]), self.span(tree)),
             "overlap": self._reserved,
         }
         self._items: dict[str, Callable[[Tree[Token]], ast.ScheduleItem]] = {
@@ -59,7 +61,17 @@ class Builder:
             "check": self._check,
             "note": lambda tree: ast.Note(self._text(tree.children[0]), self.span(tree)),
             "order": self._order,
+            "policy": self._policy,
+            "pattern": self._pattern_body,
             "reserved": self._reserved,
+        }
+        self._policy_items: dict[str, Callable[[Tree[Token]], ast.PolicyItem]] = {
+            "split_backward": lambda tree: ast.SplitBackward(self.span(tree)),
+            "prefer": self._prefer,
+            "tie": self._tie,
+            "limit": lambda tree: ast.Limit(self.expression(tree.children[-1]), self.span(tree)),
+            "reserve": lambda tree: ast.Reserve(self._only(tree), self.span(tree)),
+            "lookahead": lambda tree: ast.Lookahead(self.span(tree)),
         }
         self._file_items: dict[str, Callable[[Tree[Token]], ast.FileItem]] = {
             "import_file": lambda tree: ast.Import(self._text(tree.children[0]), self.span(tree)),
@@ -104,6 +116,30 @@ class Builder:
     def _order(self, tree: Tree[Token]) -> ast.OrderBody:
         variable, body = tree.children
         return ast.OrderBody(str(variable), self._block(body), self.span(tree))
+
+    def _policy(self, tree: Tree[Token]) -> ast.PolicyBody:
+        trees = [_tree(item) for item in _tree(tree.children[0]).children]
+        items = tuple(self._policy_items[item.data](item) for item in trees)
+        return ast.PolicyBody(items, self.span(tree))
+
+    def _prefer(self, tree: Tree[Token]) -> ast.Prefer:
+        return ast.Prefer(tuple(map(self._letter, tree.children)), self.span(tree))
+
+    def _tie(self, tree: Tree[Token]) -> ast.TieBreak:
+        rules = [_tree(child) for child in tree.children]
+        return ast.TieBreak(
+            tuple(
+                ast.TieRule(str(rule.children[0]), str(rule.children[1]), self.span(rule))
+                for rule in rules
+            ),
+            self.span(tree),
+        )
+
+    def _pattern_body(self, tree: Tree[Token]) -> ast.PatternBody:
+        period, variable, body = tree.children
+        return ast.PatternBody(
+            self.expression(period), str(variable), self._block(body), self.span(tree)
+        )
 
     def _reserved(self, tree: Tree[Token]) -> ast.Reserved:
         span = self.span(tree)
@@ -155,7 +191,7 @@ class Builder:
     def _operation(self, tree: Tree[Token]) -> ast.Operation:
         letter, *operands = tree.children
         return ast.Operation(
-            cast(ast.Letter, str(letter)),
+            self._letter(letter),
             tuple(self._operand(_tree(operand)) for operand in operands),
             self.span(tree),
         )
@@ -164,10 +200,19 @@ class Builder:
         *name, value = tree.children
         return ast.Operand(str(name[0]) if name else None, self.expression(value), self.span(tree))
 
+    def _slot(self, tree: Tree[Token]) -> ast.Slot:
+        letter, stage, offset = tree.children
+        return ast.Slot(
+            self._letter(letter), self.expression(stage), self.expression(offset), self.span(tree)
+        )
+
+    def _letter(self, node: Node) -> ast.Letter:
+        return cast(ast.Letter, str(node))
+
     def _counter(self, tree: Tree[Token]) -> ast.Counter:
         letter, *stage = tree.children
         return ast.Counter(
-            cast(ast.Letter, str(letter)),
+            self._letter(letter),
             self.expression(stage[0]) if stage else None,
             self.span(tree),
         )

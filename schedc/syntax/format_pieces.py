@@ -2,7 +2,7 @@
 
 The grammar is read with all its tokens kept, so that spacing follows from the rule a token belongs
 to: ``-`` between operands or before one, ``(`` of a call or around an expression. What the language
-only recognises (``policy { … }``, a plan's options) is kept as text by the parser; there only the
+only recognises (``solve { … }``, a plan's options) is kept as text by the parser; there only the
 width of a gap may change, never whether there is one.
 """
 
@@ -26,6 +26,8 @@ _TIGHT = {
     "parameters": ("(",),
     "operation": ("(",),
     "counter": ("*", "("),
+    "slot": ("(",),
+    "holes": ("(",),
     "schedule_use": ("(",),
     "call": ("(",),
     "index": ("[",),

@@ -83,8 +83,31 @@ def _schedule_item(item: ast.ScheduleItem) -> list[str]:
             return [f"note {escape(item.message.value)}"]
         case ast.OrderBody():
             return [f"order on rank {item.variable} {{", *_block(item.body), "}"]
+        case ast.PolicyBody():
+            return ["policy {", *_indented(map(_policy_item, item.items)), "}"]
+        case ast.PatternBody():
+            head = f"pattern every {print_expression(item.period)} on rank {item.variable} {{"
+            return [head, *_block(item.body), "}"]
         case ast.Reserved():
             return [item.text]
+        case _:
+            assert_never(item)
+
+
+def _policy_item(item: ast.PolicyItem) -> str:
+    match item:
+        case ast.SplitBackward():
+            return "split backward"
+        case ast.Prefer():
+            return f"prefer {', '.join(item.letters)}"
+        case ast.TieBreak():
+            return f"tie {', '.join(f'{rule.which} {rule.what}' for rule in item.rules)}"
+        case ast.Limit():
+            return f"limit activations <= {print_expression(item.amount)}"
+        case ast.Reserve():
+            return f"reserve {print_expression(item.count)} for last local stage"
+        case ast.Lookahead():
+            return "lookahead"
         case _:
             assert_never(item)
 
@@ -113,6 +136,11 @@ def _statement(node: ast.Statement) -> list[str]:
         case ast.Counter():
             stage = f"({print_expression(node.stage)})" if node.stage is not None else ""
             return [f"{node.letter}*{stage}"]
+        case ast.Slot():
+            stage, offset = print_expression(node.stage), print_expression(node.offset)
+            return [f"{node.letter}({stage}) at {offset}"]
+        case ast.Holes():
+            return [f"{node.letter}(*) in holes"]
         case ast.Reserved():
             return [node.text]
         case _:
