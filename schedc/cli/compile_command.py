@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 import schedc
-from schedc.cli.options import set_option
+from schedc.cli.options import cost_option, refuse_costs, set_option
+from schedc.ir.cost import Costs
 
 LEVELS = ("source", "ast", "plan", "order", "program", "graph", "timeline")
 
@@ -22,20 +23,30 @@ LEVELS = ("source", "ast", "plan", "order", "program", "graph", "timeline")
     "--emit", type=click.Choice(LEVELS), help="Print a level of the compiler; write nothing."
 )
 @set_option
-def command(target: str, output: Path | None, emit: str | None, settings: dict[str, str]) -> None:
-    """Compile a plan to a folder that torchrun runs; or print one level of the way there."""
+@cost_option
+def command(
+    target: str, output: Path | None, emit: str | None, settings: dict[str, str], costs: Costs
+) -> None:
+    """Compile a plan to a folder that torchrun runs; or print one level of the way there.
+
+    --cost prices a bare schedule whose order depends on costs: a policy or a pattern.
+    """
     from schedc.driver.target import choose_target
+
+    chosen = choose_target(target)
+    if chosen.is_plan:
+        refuse_costs(costs, "a plan")
 
     if emit is not None:
         if output is not None:
             raise click.UsageError("--emit prints to the terminal; it does not go with -o")
         from schedc.driver.emit import emit_level
 
-        click.echo(emit_level(choose_target(target), emit, settings), nl=False)
+        click.echo(emit_level(chosen, emit, settings, costs), nl=False)
         return
     from schedc.driver.emit import require_plan
 
-    found = require_plan(choose_target(target))
+    found = require_plan(chosen)
     from schedc.driver.build import compile_plan
     from schedc.program.artifact import write_artifact
 

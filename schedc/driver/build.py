@@ -39,7 +39,8 @@ from schedc.simulate.program_memory import memory_of
 from schedc.simulate.program_trace import trace_of_programs
 
 MESSAGE = Fraction(1, 16)
-"""Of the longest forward: what a message is taken to last where posts and waits are placed."""
+"""Of the longest forward: what a message is taken to last where posts and waits are placed, and
+where a policy or pattern makes an order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,8 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     Raises DiagnosticError, also where a claim of its schedule is false.
     """
     plan, instance = plan_and_instance(library, name, settings)
-    verify_order(plan.order)
+    if not instance.by_costs:
+        verify_order(plan.order)
     config = load_config(_model_path(plan), plan.spans.get("model"))
     span = _span(plan, "sequence", "model")
     frozen = frozen_parameters(plan, config)
@@ -79,6 +81,10 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     stages = partition(model, plan.order.stages, plan.layers, _span(plan, "layers", "schedule"))
     times = nominal_times(model)
     costs = stage_costs(times, model, stages, plan.mesh.pp)
+    if instance.by_costs:
+        instance = instance.for_costs(_with_latency(costs))
+        plan = replace(plan, order=instance.order)
+        verify_order(plan.order)
     order = _portable(plan.order)
     claims = evaluate_claims(instance, figures(simulate_order(order, costs), costs), costs)
     if false := claims_to_diagnostics(claims):
@@ -96,12 +102,16 @@ def compile_plan(library: Library, name: str, settings: Mapping[str, str]) -> Bu
     return Build(plan, instance, model, stages, timeline, claims, programs, trace, artifact)
 
 
+def _with_latency(costs: StageCosts) -> StageCosts:
+    return replace(costs, comm=MESSAGE * max(costs.F))
+
+
 def _with_messages(timeline: Timeline, costs: StageCosts) -> Timeline:
     """The timeline for lowering: what a message takes is not known yet, but it is not nothing.
 
     Posts and waits that were placed as if messages came at once would stall once they do not.
     """
-    return simulate_order(timeline.order, replace(costs, comm=MESSAGE * max(costs.F)))
+    return simulate_order(timeline.order, _with_latency(costs))
 
 
 def predict(manifest: Manifest, programs: Programs, times: Times) -> Trace:

@@ -59,8 +59,13 @@ class ScheduleReport:
         return tuple((Op(op).name, stage, microbatch) for op, stage, microbatch, _ in rows)
 
 
-def evaluate_schedule(library: Library, name: str, settings: Mapping[str, str]) -> Instance:
-    """The schedule ``name``; ``settings`` may give ``P``, ``M`` and its parameters."""
+def evaluate_schedule(
+    library: Library, name: str, settings: Mapping[str, str], costs: Costs | None = None
+) -> Instance:
+    """The schedule ``name``; ``settings`` may give ``P``, ``M`` and its parameters.
+
+    ``costs`` are what an order that depends on them is made for.
+    """
     sizes = {"P": DEFAULT_P, "M": DEFAULT_M}
     for letter in sizes:
         if letter in settings:
@@ -70,7 +75,7 @@ def evaluate_schedule(library: Library, name: str, settings: Mapping[str, str]) 
             Diagnostic("E207", "S is derived: the schedule's `stages` line says how many there are")
         )
     arguments = {key: value for key, value in settings.items() if key not in sizes}
-    return instantiate(library, name, sizes["P"], sizes["M"], arguments)
+    return instantiate(library, name, sizes["P"], sizes["M"], arguments, costs)
 
 
 def _size(letter: str, text: str) -> int:
@@ -87,7 +92,7 @@ def check_schedule(
 
     False claims do not raise: see :meth:`ScheduleReport.claims` and :func:`refuse_false_claims`.
     """
-    instance = evaluate_schedule(library, name, settings)
+    instance = evaluate_schedule(library, name, settings, costs)
     order = instance.order
     verify_order(order)
     stage_costs = costs.of_stages(order.ranks, order.stages)

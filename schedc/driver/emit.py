@@ -33,8 +33,13 @@ def require_plan(target: Target) -> Target:
     )
 
 
-def emit_level(target: Target, level: str, settings: Mapping[str, str]) -> str:
-    """``target`` at ``level``: source, ast, plan, order, program, graph or timeline."""
+def emit_level(
+    target: Target, level: str, settings: Mapping[str, str], costs: Costs | None = None
+) -> str:
+    """``target`` at ``level``: source, ast, plan, order, program, graph or timeline.
+
+    ``costs`` price a bare schedule.
+    """
     library, name = target.library, target.name
     if level in ("source", "ast"):
         node = library.plan(name) if target.is_plan else library.schedule(name)
@@ -47,22 +52,26 @@ def emit_level(target: Target, level: str, settings: Mapping[str, str]) -> str:
         return print_plan(*plan_and_instance(library, name, settings))
     if target.is_plan:
         return _emit_plan(target, level, settings)
-    order = evaluate_schedule(library, name, settings).order
+    costs = costs or Costs()
+    order = evaluate_schedule(library, name, settings, costs).order
     verify_order(order)
     if level == "order":
         return print_order(order)
-    costs = Costs().of_stages(order.ranks, order.stages)
-    return _print_programs(abstract_programs(simulate_order(order, costs)))
+    stage_costs = costs.of_stages(order.ranks, order.stages)
+    return _print_programs(abstract_programs(simulate_order(order, stage_costs)))
 
 
 def _emit_plan(target: Target, level: str, settings: Mapping[str, str]) -> str:
     if level == "order":
-        order = plan_and_instance(target.library, target.name, settings)[0].order
-        verify_order(order)
-        return print_order(order)
+        plan, instance = plan_and_instance(target.library, target.name, settings)
+        if not instance.by_costs:
+            verify_order(plan.order)
+            return print_order(plan.order)
     from schedc.driver.build import compile_plan
 
     build = compile_plan(target.library, target.name, settings)
+    if level == "order":
+        return print_order(build.plan.order)
     if level == "program":
         return _print_programs(build.programs)
     if level == "timeline":

@@ -11,14 +11,22 @@ from typing import assert_never
 
 from schedc.diagnostics import Diagnostic, Label, Span
 from schedc.sema import scope as names
+from schedc.sema.body import Body
 from schedc.sema.claims import Claim, compile_claim
 from schedc.sema.expressions import Evaluate, compile_expression, compile_pattern
 from schedc.sema.interpolation import compile_text
 from schedc.sema.issue import refuse_large
+from schedc.sema.order_body import compile_order
+from schedc.sema.pattern import compile_pattern_body
+from schedc.sema.policy import compile_policy
 from schedc.sema.scope import Layout, Scope
-from schedc.sema.statements import Run, compile_block, report_later, uses_counters
+from schedc.sema.statements import report_later
 from schedc.sema.values import Frame, fault, show, truth, whole
 from schedc.syntax import ast
+
+
+BODIES = ("order", "policy", "pattern")
+"""The ways to say an order, by their first words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +40,7 @@ class CompiledSchedule:
     rank_of: Evaluate
     stage_slot: int
     place_span: Span
-    order: Run
-    order_span: Span
-    rank_slot: int
+    body: Body
     claims: tuple[Claim, ...]
     notes: tuple[Callable[[Frame], str], ...]
 
@@ -53,7 +59,7 @@ class _Compiler:
         self.claims: list[Claim] = []
         self.notes: list[Callable[[Frame], str]] = []
         self.place: tuple[int, Evaluate, Span] | None = None
-        self.order: tuple[int, Run, Span] | None = None
+        self.body: Body | None = None
         self.first: dict[str, Span] = {}
 
     def compile(self) -> CompiledSchedule:
@@ -63,7 +69,7 @@ class _Compiler:
         for item in schedule.items:
             self._item(item)
         later = any(isinstance(item, ast.Reserved) for item in schedule.items)
-        for part, found in (("place", self.place), ("order", self.order)):
+        for part, found in (("place", self.place), ("order", self.body)):
             if found is None and not later:
                 layout.report(
                     "E210",
@@ -76,7 +82,7 @@ class _Compiler:
                 )
         layout.raise_mistakes()
         assert self.place is not None
-        assert self.order is not None
+        assert self.body is not None
         return CompiledSchedule(
             source=schedule,
             layout=layout,
@@ -85,9 +91,7 @@ class _Compiler:
             rank_of=self.place[1],
             stage_slot=self.place[0],
             place_span=self.place[2],
-            order=self.order[1],
-            order_span=self.order[2],
-            rank_slot=self.order[0],
+            body=self.body,
             claims=tuple(self.claims),
             notes=tuple(self.notes),
         )
@@ -116,6 +120,21 @@ class _Compiler:
             self._repeated(f"`{keyword}`", span, self.first[keyword])
         self.first.setdefault(keyword, span)
 
+    def _only_body(self, keyword: str, span: Span) -> None:
+        """The order is said in exactly one way."""
+        self._only(keyword, span)
+        for other in BODIES:
+            if other != keyword and other in self.first:
+                self.layout.diagnostics.append(
+                    Diagnostic(
+                        "E202",
+                        f"the order is said twice, by `{other}` and by `{keyword}`",
+                        span,
+                        (Label(self.first[other], "first here"),),
+                        help="a schedule has one of `order`, `policy` and `pattern`",
+                    )
+                )
+
     def _item(self, item: ast.ScheduleItem) -> None:
         scope = self.scope
         match item:
@@ -139,11 +158,14 @@ class _Compiler:
             case ast.Note():
                 self.notes.append(compile_text(item.message, scope))
             case ast.OrderBody():
-                self._only("order", item.span)
-                inner = scope.inner()
-                slot = inner.bind(item.variable, item.span)
-                run = compile_block(item.body, inner, uses_counters(item.body))
-                self.order = (slot, run, item.span)
+                self._only_body("order", item.span)
+                self.body = compile_order(item, scope)
+            case ast.PolicyBody():
+                self._only_body("policy", item.span)
+                self.body = compile_policy(item, scope)
+            case ast.PatternBody():
+                self._only_body("pattern", item.span)
+                self.body = compile_pattern_body(item, scope)
             case ast.Reserved():
                 report_later(item, scope)
             case _:

@@ -6,21 +6,20 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from schedc.diagnostics import Diagnostic, DiagnosticError, Source, Span
-from schedc.ir.order import Order, Table
+from schedc.ir.cost import Costs, StageCosts
+from schedc.ir.order import Order
 from schedc.sema import scope as names
+from schedc.sema.body import Placed, with_note
 from schedc.sema.claims import Claim
 from schedc.sema.compile import CompiledSchedule
 from schedc.sema.expressions import compile_expression
-from schedc.sema.issue import MOST_OPERATIONS, Issue, refuse_large
+from schedc.sema.issue import refuse_large
 from schedc.sema.scope import Layout, Scope
 from schedc.sema.values import Frame, Value, exact, fault, kind, show
 from schedc.syntax import ast
@@ -53,21 +52,43 @@ class Instance:
     title: str
     frame: tuple[Value, ...]
     figures: dict[str, int]
+    compiled: CompiledSchedule
+    placed: Placed
+
+    @property
+    def by_costs(self) -> bool:
+        """Whether the order depends on costs: that of a ``policy`` or ``pattern`` does."""
+        return self.compiled.body.by_costs
+
+    def for_costs(self, costs: StageCosts) -> Instance:
+        """The schedule with the order that a ``policy`` or ``pattern`` has under ``costs``."""
+        if not self.by_costs:
+            return self
+        placed = replace(self.placed, costs=costs)
+        return replace(self, order=_order(self.compiled, self.frame, placed), placed=placed)
 
 
 def instantiate(
-    library: Library, name: str, P: int, M: int, arguments: Mapping[str, object]
+    library: Library,
+    name: str,
+    P: int,
+    M: int,
+    arguments: Mapping[str, object],
+    costs: Costs | None = None,
 ) -> Instance:
     """The schedule ``name`` for ``P`` ranks and ``M`` microbatches.
 
     ``arguments`` maps parameters to values, or to texts that are read as expressions (what
-    ``--set V=3`` gives). Raises :class:`DiagnosticError`.
+    ``--set V=3`` gives). ``costs`` (those of :class:`Costs` by default) are what a ``policy`` or
+    ``pattern`` makes its order for. Raises :class:`DiagnosticError`.
     """
     values = read_arguments(library.schedule(name), arguments)
-    return instantiate_with(library, name, P, M, values)
+    return instantiate_with(library, name, P, M, values, costs)
 
 
-def instantiate_with(library: Library, name: str, P: int, M: int, values: Arguments) -> Instance:
+def instantiate_with(
+    library: Library, name: str, P: int, M: int, values: Arguments, costs: Costs | None = None
+) -> Instance:
     """As :func:`instantiate`, the values of parameters being known already."""
     compiled = library.compiled(name)
     for letter, value, most in (("P", P, MOST_RANKS), ("M", M, MOST_MICROBATCHES)):
@@ -76,7 +97,7 @@ def instantiate_with(library: Library, name: str, P: int, M: int, values: Argume
     frame[names.P], frame[names.M], frame[names.S] = P, M, P
     frame[names.TRUE], frame[names.FALSE] = True, False
     try:
-        return _instantiate(compiled, frame, values)
+        return _instantiate(compiled, frame, values, costs or Costs())
     except RecursionError:
         raise fault(
             "E109", f"schedule `{name}` is nested too deeply", compiled.source.name_span
@@ -161,7 +182,9 @@ def evaluate_node(node: ast.Expression) -> Value:
     return compute(frame)
 
 
-def _instantiate(compiled: CompiledSchedule, frame: Frame, values: Arguments) -> Instance:
+def _instantiate(
+    compiled: CompiledSchedule, frame: Frame, values: Arguments, costs: Costs
+) -> Instance:
     P, M = _int(frame[names.P]), _int(frame[names.M])
     at = f"P = {P}, M = {M}"
     parameters: dict[str, Value] = {}
@@ -178,38 +201,39 @@ def _instantiate(compiled: CompiledSchedule, frame: Frame, values: Arguments) ->
         refuse_large(_int(frame[names.S]), M, compiled.source.name_span)
         rank_of = _placement(compiled, frame)
     except DiagnosticError as error:
-        raise DiagnosticError(_with_note(d, at) for d in error.diagnostics) from None
-    tables = _all_ranks(compiled, frame, rank_of, at)
-    order = Order(
-        name=compiled.source.name,
-        ranks=P,
-        microbatches=M,
-        rank_of=rank_of,
-        tables=tables,
-        spans=tuple(compiled.layout.span_indices),
-    )
+        raise DiagnosticError(with_note(d, at) for d in error.diagnostics) from None
+    placed = Placed(P, M, rank_of, costs.of_stages(P, len(rank_of)), at)
     title = compiled.source.name
     if parameters:
         title += f"({', '.join(f'{name}={show(value)}' for name, value in parameters.items())})"
     return Instance(
         name=compiled.source.name,
         parameters=parameters,
-        order=order,
+        order=_order(compiled, frame, placed),
         claims=compiled.claims,
         notes=notes,
         title=title,
         frame=tuple(frame),
         figures=compiled.layout.figures,
+        compiled=compiled,
+        placed=placed,
+    )
+
+
+def _order(compiled: CompiledSchedule, frame: Sequence[Value], placed: Placed) -> Order:
+    return Order(
+        name=compiled.source.name,
+        ranks=placed.ranks,
+        microbatches=placed.microbatches,
+        rank_of=placed.rank_of,
+        tables=compiled.body.arrange(list(frame), placed),
+        spans=tuple(compiled.layout.span_indices),
     )
 
 
 def _int(value: Value) -> int:
     assert isinstance(value, int)
     return value
-
-
-def _with_note(diagnostic: Diagnostic, where: str) -> Diagnostic:
-    return replace(diagnostic, notes=(*diagnostic.notes, f"at {where}"))
 
 
 def _placement(compiled: CompiledSchedule, frame: Frame) -> tuple[int, ...]:
@@ -227,49 +251,3 @@ def _placement(compiled: CompiledSchedule, frame: Frame) -> tuple[int, ...]:
             )
         found.append(rank)
     return tuple(found)
-
-
-def _all_ranks(
-    compiled: CompiledSchedule, frame: Frame, rank_of: tuple[int, ...], at: str
-) -> tuple[Table, ...]:
-    """Every rank's table. A mistake made on several ranks is reported once, for the first."""
-    ranks, microbatches = _int(frame[names.P]), _int(frame[names.M])
-    held: list[list[int]] = [[] for _ in range(ranks)]
-    for stage, rank in enumerate(rank_of):
-        held[rank].append(stage)
-    tables: list[Table] = []
-    mistakes: dict[tuple[str, Span | None], list[tuple[int, Diagnostic]]] = {}
-    room = 4 * MOST_OPERATIONS
-    for rank in range(ranks):
-        issue = Issue(rank, len(rank_of), microbatches, tuple(held[rank]), room)
-        frame[compiled.rank_slot] = rank
-        try:
-            compiled.order(frame, issue)
-        except DiagnosticError as error:
-            for mistake in error.diagnostics:
-                mistakes.setdefault((mistake.code, mistake.span), []).append((rank, mistake))
-            if any(mistake.code == "E209" for mistake in error.diagnostics):
-                break
-            continue
-        room -= len(issue.rows)
-        tables.append(np.frombuffer(issue.rows, dtype=np.int32).reshape(-1, 4))
-    if mistakes:
-        raise DiagnosticError(_shared(found, at) for found in mistakes.values())
-    return tuple(tables)
-
-
-def _shared(found: list[tuple[int, Diagnostic]], at: str) -> Diagnostic:
-    (rank, mistake), *others = found
-    mistake = _with_note(mistake, f"rank {rank}, {at}")
-    if not others:
-        return mistake
-    count = len(others)
-    also = f"likewise on {count} other rank{'s' if count > 1 else ''}: {_ranks(others)}"
-    return replace(mistake, notes=(*mistake.notes, also))
-
-
-def _ranks(found: list[tuple[int, Diagnostic]]) -> str:
-    ranks = [rank for rank, _ in found]
-    if len(ranks) > 2 and all(b == a + 1 for a, b in pairwise(ranks)):
-        return f"{ranks[0]} to {ranks[-1]}"
-    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

@@ -23,8 +23,6 @@ Run = Callable[[Frame, Issue], None]
 
 LATER = {
     "overlap": "`overlap` (two operations in one slot)",
-    "policy": "`policy` (a list-scheduled order)",
-    "pattern": "`pattern` (a repeated pattern of slots)",
     "solve": "`solve` (an order found by a solver)",
     "copies": "`copies` (several copies of the stages)",
     "copy": "`of copy` (several copies of the stages)",
@@ -108,6 +106,8 @@ def _statement(node: ast.Statement, scope: Scope, counting: bool) -> Run:
         case ast.Reserved():
             report_later(node, scope)
             return lambda frame, issue: None
+        case ast.Slot() | ast.Holes():
+            raise AssertionError("the grammar has no slots outside a pattern")
         case _:
             assert_never(node)
 

@@ -120,14 +120,17 @@ class Problem:
             self, split=False, durations=durations, latency=latency, freed=self.kept
         )
 
-    def table(self, operations: Sequence[int], span: int | Sequence[int]) -> Table:
-        """A rank's operations as a table of an :class:`schedc.ir.order.Order`."""
+    def table(self, operations: Sequence[int], spans: Sequence[int]) -> Table:
+        """A rank's operations as a table of an :class:`schedc.ir.order.Order`.
+
+        ``spans[kind * stages + stage]`` is where such an operation was written.
+        """
         ops = np.array([Op.F, Op.I if self.split else Op.B, Op.W])
         number = np.array(operations, dtype=np.int64)
         task, microbatch = np.divmod(number, self.microbatches)
         kind, stage = np.divmod(task, self.stages)
-        spans = np.broadcast_to(np.asarray(span), number.shape)
-        return np.stack((ops[kind], stage, microbatch, spans), axis=1).astype(np.int32)
+        places = np.array(spans, dtype=np.int64)[task]
+        return np.stack((ops[kind], stage, microbatch, places), axis=1).astype(np.int32)
 
 
 def make_problem(
