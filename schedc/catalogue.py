@@ -213,6 +213,13 @@ CATALOGUE: dict[str, Page] = {
         "`FILE:NAME`. Where a file has one plan, or no plan and one schedule, that is taken.",
         "schedc viz mine.sched",
     ),
+    "E222": Page(
+        "a policy that says too little, or the same twice",
+        "`prefer` names every operation there is, the one that goes first in front: `B, F`, or "
+        "`I, F, W` below `split backward`. `tie` decides between operations of one kind: "
+        "`deepest stage` or `shallowest stage`, `oldest microbatch` or `newest microbatch`.",
+        "policy { prefer I, F, W }",
+    ),
     # ---- E3: completeness -----------------------------------------------------------------
     "E301": Page(
         "a missing operation",
@@ -258,6 +265,14 @@ CATALOGUE: dict[str, Page] = {
         "still fits in 63 bits. Give them with fewer digits.",
         "--cost F=1.000000000000000001",
     ),
+    "E309": Page(
+        "slots that cannot be repeated",
+        "In a pattern every rank's slots are distinct modulo the period, leave a hole for each "
+        "weight gradient that goes into holes, and stand after the slots whose results they need: "
+        "F of a stage after F of the stage before, I after I of the stage behind, one slot at "
+        "least. Shift a slot, or lengthen the period.",
+        "pattern every 2 on rank r { F(r) at r  B(r) at r + 4 }",
+    ),
     # ---- E4: order ------------------------------------------------------------------------
     "E401": Page(
         "the order deadlocks",
@@ -267,6 +282,20 @@ CATALOGUE: dict[str, Page] = {
         "cycle, each step with its source line. Break it by issuing one of these operations "
         "earlier, usually with a longer warm-up.",
         "order on rank r { for m in 0..M { B(r, m)  F(r, m) } }",
+    ),
+    "E402": Page(
+        "a limit that no order can keep",
+        "A rank keeps at least what one microbatch keeps on all of its stages: they are all "
+        "forwarded before the first of their backwards. In activation units a stage is P/S.",
+        "policy { prefer B, F  limit activations <= 1/2 }",
+    ),
+    "E403": Page(
+        "a policy wedges",
+        "List scheduling has come to a point where no rank can go on: what is ready does not fit "
+        "into memory, and what would free memory waits for another rank. The message says who "
+        "keeps what. On ranks with several stages, early microbatches of a first stage can take "
+        "the room that the last stage needs: `reserve 1 for last local stage` keeps it free.",
+        "policy { prefer F, B  limit activations <= P }",
     ),
     # ---- E5: communication and programs ---------------------------------------------------
     "E501": Page(

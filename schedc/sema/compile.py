@@ -24,7 +24,6 @@ from schedc.sema.statements import report_later
 from schedc.sema.values import Frame, fault, show, truth, whole
 from schedc.syntax import ast
 
-
 BODIES = ("order", "policy", "pattern")
 """The ways to say an order, by their first words."""
 

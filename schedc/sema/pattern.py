@@ -10,6 +10,8 @@ from schedc.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from schedc.ir.order import Table
 from schedc.sema.body import Body, Mistake, Placed, raise_shared
 from schedc.sema.expressions import (
+    Evaluate,
+    Store,
     compile_binding,
     compile_expression,
     compile_pattern,
@@ -80,7 +82,7 @@ def compile_pattern_body(node: ast.PatternBody, scope: Scope) -> Body:
             mistakes += [(rank, m) for m in _check_rank(slots, every, split, in_holes, node)]
             ranks.append(slots)
         raise_shared(mistakes, placed.at)
-        raise_shared(_check_dependencies(ranks, len(placed.rank_of)), placed.at)
+        raise_shared(_check_dependencies(ranks, len(placed.rank_of), split), placed.at)
         problem = make_problem(
             placed.ranks, placed.microbatches, placed.rank_of, placed.costs, split=split
         )
@@ -155,17 +157,18 @@ def _for(node: ast.For, scope: Scope, letters: _Letters) -> Run:
     bindings = [compile_binding(binding, inner) for binding in node.bindings]
     run = _block(node.body, inner, letters)
     for source, store, span in reversed(bindings):
+        run = _loop(source, store, span, run)
+    return run
 
-        def loop(
-            frame: Frame, slots: _Slots, source=source, store=store, span=span, body=run
-        ) -> None:
-            items = elements(source(frame), "what `in` goes through", span)
-            spend(frame, len(items), span)
-            for item in items:
-                store(frame, item)
-                body(frame, slots)
 
-        run = loop
+def _loop(source: Evaluate, store: Store, span: Span, body: Run) -> Run:
+    def run(frame: Frame, slots: _Slots) -> None:
+        items = elements(source(frame), "what `in` goes through", span)
+        spend(frame, len(items), span)
+        for item in items:
+            store(frame, item)
+            body(frame, slots)
+
     return run
 
 
@@ -229,7 +232,7 @@ def _check_rank(
     slots: _Slots, every: int, split: bool, in_holes: bool, node: ast.PatternBody
 ) -> Iterator[Diagnostic]:
     """What is missing on a rank, or falls together."""
-    names = {FORWARD: "F", BACKWARD: "I" if split else "B", WEIGHT: "W"}
+    names = _names(split)
     kinds = [FORWARD, BACKWARD, *([WEIGHT] if split and not in_holes else [])]
     missing = [(k, s) for s in slots.held for k in kinds if (k, s) not in slots.found]
     if missing:
@@ -253,32 +256,47 @@ def _check_rank(
     if len(taken) + weights > every:
         yield Diagnostic(
             "E309",
-            f"{weights} weight gradients find {every - len(taken)} holes in a period of {every}",
+            f"a period of {every} leaves {every - len(taken)} of its slots free, and "
+            f"{weights} are needed for W",
             node.period.span,
             help=f"the period must be {len(taken) + weights} at least",
         )
 
 
-def _check_dependencies(ranks: list[_Slots], stages: int) -> Iterator[Mistake]:
+def _check_dependencies(ranks: list[_Slots], stages: int, split: bool) -> Iterator[Mistake]:
     """Slots that stand before the result they need is there."""
-    found = {key: (*value, slots.rank) for slots in ranks for key, value in slots.found.items()}
-    for (kind, stage), (at, span, rank) in found.items():
-        needed = None
-        if kind == FORWARD:
-            needed = (FORWARD, stage - 1) if stage > 0 else None
-        elif kind == BACKWARD:
-            needed = (BACKWARD, stage + 1) if stage + 1 < stages else (FORWARD, stage)
-        else:
-            needed = (BACKWARD, stage)
-        if needed is not None and found[needed][0] >= at:
-            other, other_span, _ = found[needed]
-            yield rank, Diagnostic(
-                "E309",
-                f"stage {stage} at {at} needs a result of stage {needed[1]}, which stands "
-                f"at {other}",
-                span,
-                (Label(other_span, "what it needs"),),
+    names = _names(split)
+    found = {key: value for slots in ranks for key, value in slots.found.items()}
+    for slots in ranks:
+        for (kind, stage), (at, span) in slots.found.items():
+            needed = _needed(kind, stage, stages)
+            if needed is None or found[needed][0] < at:
+                continue
+            other, other_span = found[needed]
+            label = (Label(other_span, "what it needs"),) if other_span != span else ()
+            yield (
+                slots.rank,
+                Diagnostic(
+                    "E309",
+                    f"{names[kind]}({stage}) at {at} needs the result of "
+                    f"{names[needed[0]]}({needed[1]}), which stands at {other}",
+                    span,
+                    label,
+                ),
             )
+
+
+def _needed(kind: int, stage: int, stages: int) -> tuple[int, int] | None:
+    """The slot whose result a slot needs."""
+    if kind == FORWARD:
+        return (FORWARD, stage - 1) if stage > 0 else None
+    if kind == WEIGHT:
+        return BACKWARD, stage
+    return (BACKWARD, stage + 1) if stage + 1 < stages else (FORWARD, stage)
+
+
+def _names(split: bool) -> dict[int, str]:
+    return {FORWARD: "F", BACKWARD: "I" if split else "B", WEIGHT: "W"}
 
 
 def _head(node: ast.PatternBody) -> Span:

@@ -11,7 +11,7 @@ from schedc.ir.order import Table
 from schedc.sema.body import Body, Mistake, Placed, raise_shared, with_note
 from schedc.sema.expressions import Evaluate, compile_expression
 from schedc.sema.scope import Scope
-from schedc.sema.values import Frame, fault, is_number, kind, show, whole
+from schedc.sema.values import Frame, exact, fault, is_number, kind, show, whole
 from schedc.solve.greedy import Listing, Preference, Tie, list_schedule
 from schedc.solve.lookahead import look_ahead
 from schedc.solve.problem import BACKWARD, FORWARD, WEIGHT, Problem, make_problem
@@ -36,8 +36,7 @@ def compile_policy(node: ast.PolicyBody, scope: Scope) -> Body:
     kinds, span = _kinds(node, split, scope)
     at = scope.layout.span_indices.setdefault(span, len(scope.layout.span_indices))
     reserve, limit = _find(node, ast.Reserve), _find(node, ast.Limit)
-    held_back = _reserve(reserve, scope) if reserve is not None else lambda _: 0
-    limits = _limits(limit, scope) if limit is not None else lambda _, __: None
+    held_back, limits = _reserve(reserve, scope), _limits(limit, scope)
     lookahead = _find(node, ast.Lookahead) is not None
 
     def arrange(frame: Frame, placed: Placed) -> tuple[Table, ...]:
@@ -57,7 +56,7 @@ def compile_policy(node: ast.PolicyBody, scope: Scope) -> Body:
             lists = listing.lists if listing.complete else None
         if lists is None:
             where = limit.span if limit is not None else span
-            wedge = _wedge(problem, list_schedule(problem, preference), where, reserve is None)
+            wedge = _wedge(problem, preference, where)
             raise DiagnosticError(with_note(wedge, placed.at))
         spans = [at] * (len(problem.kinds) * problem.stages)
         return tuple(problem.table(line, spans) for line in lists)
@@ -89,9 +88,7 @@ def _refuse_repeated(node: ast.PolicyBody, scope: Scope) -> None:
 
 def _kinds(node: ast.PolicyBody, split: bool, scope: Scope) -> tuple[tuple[int, ...], Span]:
     """The kinds of operations in order of preference, and where that is said."""
-    known = (
-        {"F": FORWARD, "I": BACKWARD, "W": WEIGHT} if split else {"F": FORWARD, "B": BACKWARD}
-    )
+    known = {"F": FORWARD, "I": BACKWARD, "W": WEIGHT} if split else {"F": FORWARD, "B": BACKWARD}
     prefer = _find(node, ast.Prefer)
     if prefer is None:
         span = node.span
@@ -138,7 +135,10 @@ def _ties(node: ast.TieBreak | None, scope: Scope) -> Tie:
     return Tie(found.get("stage", True), found.get("microbatch", True), stage_first)
 
 
-def _reserve(node: ast.Reserve, scope: Scope) -> Callable[[Frame], int]:
+def _reserve(node: ast.Reserve | None, scope: Scope) -> Callable[[Frame], int]:
+    """The microbatches that room is kept for."""
+    if node is None:
+        return lambda frame: 0
     count, span = compile_expression(node.count, scope), node.count.span
 
     def evaluate(frame: Frame) -> int:
@@ -150,8 +150,13 @@ def _reserve(node: ast.Reserve, scope: Scope) -> Callable[[Frame], int]:
     return evaluate
 
 
-def _limits(node: ast.Limit, scope: Scope) -> Callable[[Frame, Placed], list[Fraction]]:
+Limits = Callable[[Frame, Placed], list[Fraction] | None]
+
+
+def _limits(node: ast.Limit | None, scope: Scope) -> Limits:
     """Every rank's limit; ``r`` in it is the rank, unless the schedule has a variable ``r``."""
+    if node is None:
+        return lambda frame, placed: None
     if isinstance(node.amount, ast.Quantity):
         scope.layout.report(
             "E110",
@@ -159,7 +164,7 @@ def _limits(node: ast.Limit, scope: Scope) -> Callable[[Frame, Placed], list[Fra
             node.amount.span,
             "give it in activations: one is what a microbatch keeps for 1/P of the model",
         )
-        return lambda _, __: []
+        return lambda frame, placed: None
     inner = scope.inner()
     slot = inner.bind("r", node.span) if scope.find("r") is None else None
     amount = compile_expression(node.amount, inner)
@@ -180,15 +185,13 @@ def _limits(node: ast.Limit, scope: Scope) -> Callable[[Frame, Placed], list[Fra
     return evaluate
 
 
-def _limit(
-    node: ast.Limit, amount: Evaluate, frame: Frame, placed: Placed, rank: int
-) -> Fraction:
+def _limit(node: ast.Limit, amount: Evaluate, frame: Frame, placed: Placed, rank: int) -> Fraction:
     value = amount(frame)
     if not is_number(value):
         raise fault(
             "E204", f"the limit is {kind(value)}, {show(value)}; it must be a number", node.span
         )
-    least = sum((placed.costs.units[stage] for stage in placed.stages_of[rank]), Fraction(0))
+    least = exact(sum(placed.costs.units[stage] for stage in placed.stages_of[rank]))
     if value < least:
         raise fault(
             "E402",
@@ -203,18 +206,21 @@ def _limit(
 # ---- a wedge ------------------------------------------------------------------------------------
 
 
-def _wedge(problem: Problem, listing: Listing, span: Span, unreserved: bool) -> Diagnostic:
+def _wedge(problem: Problem, preference: Preference, span: Span) -> Diagnostic:
     """The error for lists that are stuck: who holds what, and what does not fit."""
+    listing = list_schedule(problem, preference)
+    beside = " beside the reserve" if preference.reserve else ""
     notes = [
-        _stuck(problem, listing, rank)
+        _stuck(problem, listing, rank) + (beside if listing.blocked[rank] else "")
         for rank in range(problem.ranks)
         if problem.stages_of[rank] and (listing.blocked[rank] or rank == 0)
     ]
     if len(notes) > _LISTED:
         notes[_LISTED:] = [f"… and {len(notes) - _LISTED} more ranks"]
     several = any(len(stages) > 1 for stages in problem.stages_of)
-    reserve = "keep room for what comes back, `reserve 1 for last local stage`; or "
-    help = "raise the limit" if not (several and unreserved) else reserve + "raise the limit"
+    help = "raise the limit"
+    if several and not preference.reserve:
+        help = f"keep room for what comes back, `reserve 1 for last local stage`; or {help}"
     return Diagnostic(
         "E403",
         "the policy wedges: every rank waits, for memory or for one that does",
@@ -238,7 +244,7 @@ def _stuck(problem: Problem, listing: Listing, rank: int) -> str:
             held[stage].discard(m)
     parts = [f"stage {stage}: {_microbatches(sorted(m))}" for stage, m in held.items() if m]
     assert problem.limits is not None, "only a limit can wedge"
-    of = f"{show(unit * kept)} of {show(unit * problem.limits[rank])}"
+    of = f"{show(exact(unit * kept))} of {show(exact(unit * problem.limits[rank]))}"
     text = f"rank {rank} keeps {of} activations ({'; '.join(parts) or 'none'})"
     if blocked := listing.blocked[rank]:
         stage, m = divmod(blocked[0], M)

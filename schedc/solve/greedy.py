@@ -108,8 +108,7 @@ class _Rank:
         self.coming: list[tuple[int, int, int, int]] = []
         """(arrival, kind, stage, microbatch), the earliest first."""
         self.ready: list[dict[int, list[int]]] = [
-            {stage: [] for stage in sorted(stages, reverse=tie.deepest)}
-            for tie in preference.ties
+            {stage: [] for stage in sorted(stages, reverse=tie.deepest)} for tie in preference.ties
         ]
         """By kind and stage, in the order of preference: a heap of signed microbatches."""
         self.signs = tuple(1 if tie.oldest else -1 for tie in preference.ties)

@@ -180,15 +180,19 @@ class _Pending:
             arrival = arrived.get(operation)
             if arrival is not None and arrival <= now:
                 if index == 0 or self._fits(operation, most):
-                    if index and not eager and soonest is not None:
-                        if soonest < now + self.duration[operation]:
-                            return None, soonest
+                    if self._should_wait(index, eager, soonest, now + self.duration[operation]):
+                        return None, soonest
                     return index, None
             elif arrival is not None and (soonest is None or arrival < soonest):
                 soonest = arrival
             kept += self.change[operation]
             most = max(most, kept)
         return None, soonest
+
+    @staticmethod
+    def _should_wait(index: int, eager: bool, soonest: int | None, end: int) -> bool:
+        """Whether an operation before the one chosen gets its input before that one ends."""
+        return index > 0 and not eager and soonest is not None and soonest < end
 
     def _fits(self, operation: int, most: int) -> bool:
         """Whether a forward may go before operations that keep up to ``most``."""

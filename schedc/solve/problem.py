@@ -116,9 +116,7 @@ class Problem:
         forward, backward, _ = self.durations
         scaled = tuple(cost * ratio // FINE for cost in backward)
         durations = (forward, scaled, (0,) * self.stages)
-        return replace(
-            self, split=False, durations=durations, latency=latency, freed=self.kept
-        )
+        return replace(self, split=False, durations=durations, latency=latency, freed=self.kept)
 
     def table(self, operations: Sequence[int], spans: Sequence[int]) -> Table:
         """A rank's operations as a table of an :class:`schedc.ir.order.Order`.

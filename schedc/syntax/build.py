@@ -123,7 +123,7 @@ class Builder:
         return ast.PolicyBody(items, self.span(tree))
 
     def _prefer(self, tree: Tree[Token]) -> ast.Prefer:
-        return ast.Prefer(tuple(map(self._letter, tree.children)), self.span(tree))
+        return ast.Prefer(tuple(self._letter(child) for child in tree.children), self.span(tree))
 
     def _tie(self, tree: Tree[Token]) -> ast.TieBreak:
         rules = [_tree(child) for child in tree.children]

@@ -414,7 +414,7 @@ def test_explain(schedc: Terminal) -> None:
     found = schedc("explain")
     assert found.code == 0
     assert [line.split()[0] for line in found.out.splitlines()] == sorted(CATALOGUE)
-    found = schedc("explain", "E40l")
+    found = schedc("explain", "E4O1")
     assert found.code == 2
     assert "Did you mean E401?" in found.err
     assert schedc("explain", "soup").code == 2

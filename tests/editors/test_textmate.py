@@ -58,7 +58,9 @@ def test_words_are_the_compilers() -> None:
     assert set(words("function")) == set(FUNCTIONS)
     assert set(words("figure")) == {*FIGURES, *RANK_FIGURES}
     assert set(words("constant", "given")) == set(GIVEN)
-    keyword_rules = ("item", "let", "claim", "control", "structure", "logic", "batch-word")
+    keyword_rules = (
+        *("item", "let", "claim", "control", "structure", "policy", "logic", "batch-word"),
+    )
     assert set(words(*keyword_rules, "plan-key")) == KEYWORDS
     for name in (*keyword_rules, "plan-key", "axis", "function", "figure"):
         assert len(words(name)) == len(set(words(name)))

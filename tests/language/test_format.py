@@ -157,11 +157,31 @@ def test_lines_of_several_statements_that_are_too_long_are_broken() -> None:
 
 
 def test_what_is_only_recognised_keeps_its_words() -> None:
-    policy = (
-        "schedule s {\n    policy {\n        prefer I,F, W   # these\n"
-        "        tie    deepest stage\n        limit  x<= 80GiB\n    }\n}\n"
+    solve = (
+        "schedule s {\n    solve {\n        minimize makespan   # this\n"
+        "        limit    x<= 80GiB\n    }\n}\n"
     )
-    assert formatted(policy.replace("        ", "  ")) == policy.replace("W   #", "W  #")
+    assert formatted(solve.replace("        ", "  ")) == solve.replace("n   #", "n  #")
+
+
+def test_policies_and_patterns() -> None:
+    """Columns stay where the author aligned them; words of a line get single blanks."""
+    policy = (
+        "schedule s {\n    policy {\n        prefer I,F , W   # these\n"
+        "        tie    deepest  stage\n        limit  activations<=K*P\n    }\n}\n"
+    )
+    assert formatted(policy) == (
+        "schedule s {\n    policy {\n        prefer I, F, W   # these\n"
+        "        tie    deepest stage\n        limit  activations <= K * P\n    }\n}\n"
+    )
+    pattern = (
+        "schedule s {\n    pattern  every 6 on rank r {\n        F(r)   at 2*r\n"
+        "        I(P-1) at r\n        W( * ) in  holes\n    }\n}\n"
+    )
+    assert formatted(pattern) == (
+        "schedule s {\n    pattern every 6 on rank r {\n        F(r)     at 2 * r\n"
+        "        I(P - 1) at r\n        W(*)     in holes\n    }\n}\n"
+    )
 
 
 @settings(deadline=None, max_examples=60)

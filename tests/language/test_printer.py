@@ -38,6 +38,26 @@ STATEMENTS = st.recursive(
     ),
     max_leaves=6,
 )
+POLICY_ITEMS = st.one_of(
+    st.just(ast.SplitBackward(None)),
+    st.builds(ast.Prefer, some(LETTERS, 1, 3), NONE),
+    st.builds(ast.TieBreak, some(st.builds(ast.TieRule, NAMES, NAMES, NONE), 1), NONE),
+    st.builds(ast.Limit, EXPRESSIONS, NONE),
+    st.builds(ast.Reserve, EXPRESSIONS, NONE),
+    st.just(ast.Lookahead(None)),
+)
+SLOTS = st.recursive(
+    st.one_of(
+        LETS,
+        st.builds(ast.Slot, LETTERS, EXPRESSIONS, EXPRESSIONS, NONE),
+        st.builds(ast.Holes, LETTERS, NONE),
+    ),
+    lambda inner: st.one_of(
+        st.builds(ast.For, BINDINGS, some(inner), NONE),
+        st.builds(ast.If, EXPRESSIONS, some(inner), some(inner), NONE),
+    ),
+    max_leaves=6,
+)
 ITEMS = st.one_of(
     LETS,
     st.builds(ast.Stages, EXPRESSIONS, NONE),
@@ -46,10 +66,11 @@ ITEMS = st.one_of(
     st.builds(ast.Check, EXPRESSIONS, NONE | EXPRESSIONS, NONE),
     st.builds(ast.Note, TEXTS, NONE),
     st.builds(ast.OrderBody, NAMES, some(STATEMENTS, most=3), NONE),
+    st.builds(ast.PolicyBody, some(POLICY_ITEMS, most=4), NONE),
+    st.builds(ast.PatternBody, EXPRESSIONS, NAMES, some(SLOTS, most=3), NONE),
     st.sampled_from(
         [
-            ast.Reserved("policy", "policy { prefer I, F limit activations <= 80 GiB }", None),
-            ast.Reserved("pattern", "pattern every 6 on rank r { W(*) in holes }", None),
+            ast.Reserved("solve", "solve { limit activations <= 80 GiB }", None),
             ast.Reserved("copy", "place stage s of copy c on rank s", None),
             ast.Reserved("split", "split sequence 4", None),
         ]

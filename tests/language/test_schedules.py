@@ -7,8 +7,7 @@ from schedc.diagnostics import DiagnosticError
 from schedc.ir.cost import Costs
 from schedc.ir.order import Op
 from schedc.ir.verify import verify_order
-from schedc.sema import schedule as schedule_module
-from schedc.sema import values
+from schedc.sema import order_body, values
 from schedc.sema.claims import evaluate_claims
 from schedc.sema.library import bundled
 from schedc.sema.schedule import instantiate
@@ -152,7 +151,7 @@ def test_a_rank_without_stages_may_do_nothing() -> None:
 
 
 def test_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "MOST_OPERATIONS", 1000)
+    monkeypatch.setattr(order_body, "MOST_OPERATIONS", 1000)
     text = schedule_of("for i in 0..900, j in 0..2 { F(r, 0) }")
     assert codes_of(text) == ["E209"]
     assert codes_of(schedule_of("repeat 600 { F(r, 0) }"), P=2) == ["E209"]

@@ -12,15 +12,21 @@ from schedc.passes.pipeline import compile_programs
 from schedc.program.abstract import abstract_model
 from schedc.program.program import Programs
 from schedc.program.signature import TAIL, Model, Parameter, Signature, Value
+from schedc.sema.library import bundled
+from schedc.sema.schedule import instantiate
 from schedc.simulate.order import simulate_order
 from tests.simulate import orders
 
-SCHEDULES = ("gpipe", "one_f_one_b", "zb_h1", "interleaved")
+MADE = ("zb_v", "v_half")
+"""Bundled schedules whose orders a policy or a pattern makes."""
+SCHEDULES = ("gpipe", "one_f_one_b", "zb_h1", "interleaved", *MADE)
 
 
 def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
     if schedule == "interleaved":
         return orders.interleaved(ranks, microbatches, 2)
+    if schedule in MADE:
+        return instantiate(bundled(), schedule, ranks, microbatches, {}).order
     return getattr(orders, schedule)(ranks, microbatches)
 
 

@@ -23,6 +23,9 @@ RUNS = [
     (Shape("zb_h1", 2, 3, dp=2, layers=7), EXEC),
     (Shape("interleaved", 2, 3, tail=1), EXEC),
     (Shape("one_f_one_b", 4, 3), EXEC),
+    (Shape("zb_v", 2, 5), EXEC),
+    (Shape("v_half", 3, 4), EXEC),
+    (Shape("zb_1p", 2, 3, dp=2), EXEC),
     (Shape("zb_h1", 2, 3, dp=2, tied=True), EXEC),
     (Shape("one_f_one_b", 3, 3, tied=True, freeze=("model.layers.0.*",)), EXEC),
     (Shape("zb_h1", 2, 3, freeze=("model.embed_tokens.*", "model.layers.[01].*")), EXEC),
@@ -89,7 +92,7 @@ def test_a_run_equals_one_process(shape: Shape, script: Path, tmp_path: Path) ->
 def _check_trace(trace: Trace, shape: Shape) -> None:
     """Every operation once, on its rank, in an order that its inputs allow."""
     stages = len(trace.rank_of)
-    backward = 2 if shape.schedule == "zb_h1" else 1
+    backward = 2 if shape.schedule in ("zb_h1", "zb_1p", "zb_v", "v_half") else 1
     assert len(trace.tasks) == stages * shape.microbatches * (1 + backward)
     assert trace.origin == "measured"
     ends = {(t.op, t.stage, t.microbatch): t.end for t in trace.tasks}

@@ -32,7 +32,7 @@ from tests.runtime.recording import (
     record,
 )
 
-SCHEDULES = ("gpipe", "one_f_one_b", "zb_h1", "interleaved", "v_shaped")
+SCHEDULES = ("gpipe", "one_f_one_b", "zb_h1", "interleaved", "v_shaped", "zb_v", "v_half")
 SHAPES = [
     Shape(schedule, pp, 3, dp, layers=6, optimizer="adamw")
     for schedule in SCHEDULES

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from schedc.runtime.config import RunConfig
 from schedc.runtime.local import run_threads
 from schedc.runtime.weights import initialise
+from schedc.sema.library import bundled
 from tests.runtime.builds import Shape, artifact_of, run_oracle, write_data
 from tests.runtime.parity import CLIP, LR, SEED, STEPS, assert_equal_to_oracle, trained
 
@@ -44,6 +45,34 @@ def test_every_schedule_equals_one_process(
     result, oracle = trained(Shape(schedule, pp, microbatches, layers=layers), tmp_path)
     assert min(oracle.norms) > CLIP
     assert_equal_to_oracle(result, oracle)
+
+
+LATER = {
+    "straight": ("eager_1f1b", "zb_h2", "zb_1p"),
+    "two stages a rank": ("breadth_first", "interleaved_zb", "hanayo", "zb_v", "v_half", "v_min"),
+}
+
+
+@pytest.mark.parametrize("microbatches", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("schedule", "pp"),
+    [
+        *((schedule, 4) for schedule in LATER["straight"]),
+        *((schedule, 2) for schedule in LATER["two stages a rank"]),
+        ("zb_v", 3),
+    ],
+)
+def test_bundled_policies_and_patterns_equal_one_process(
+    schedule: str, pp: int, microbatches: int, tmp_path: Path
+) -> None:
+    result, oracle = trained(Shape(schedule, pp, microbatches, layers=4), tmp_path)
+    assert min(oracle.norms) > CLIP
+    assert_equal_to_oracle(result, oracle)
+
+
+def test_every_bundled_schedule_is_run() -> None:
+    first = {"gpipe", "one_f_one_b", "interleaved", "zb_h1"}
+    assert set(bundled().schedules) == first | {name for names in LATER.values() for name in names}
 
 
 @pytest.mark.parametrize(
