@@ -16,7 +16,7 @@ from schedc.ir.cost import Costs
 
 F = TypeVar("F", bound=Callable[..., object])
 
-COST_NAMES = ("F", "B", "I", "W", "comm", "mem_I")
+COST_NAMES = ("F", "B", "I", "W", "comm", "mem_I", "overlap")
 NUMBER = re.compile(r"\d{1,50}(\.\d{1,50})?(/\d{1,50})?", re.ASCII)
 
 
@@ -102,6 +102,11 @@ def read_costs(text: str) -> Costs:
         given["I"] = given["W"] = given.pop("B") / 2
     if given.get("mem_I", Fraction(0)) > 1:
         raise click.BadParameter("mem_I is a share: from 0 to 1", param_hint="--cost")
+    if given.get("overlap", Fraction(1)) > 1:
+        raise click.BadParameter(
+            "overlap is a share of what two operations cost one after another: from 0 to 1",
+            param_hint="--cost",
+        )
     return replace(Costs(), **given)
 
 

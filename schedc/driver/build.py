@@ -111,7 +111,7 @@ def _with_messages(timeline: Timeline, costs: StageCosts) -> Timeline:
 
     Posts and waits that were placed as if messages came at once would stall once they do not.
     """
-    return simulate_order(timeline.order, _with_latency(costs))
+    return simulate_order(timeline.order.one_by_one(), _with_latency(costs))
 
 
 def predict(manifest: Manifest, programs: Programs, times: Times) -> Trace:

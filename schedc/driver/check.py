@@ -106,10 +106,13 @@ def check_schedule(
 def abstract_programs(timeline: Timeline) -> Programs:
     """The verified programs of a bare schedule, for a model without numbers.
 
-    Where ``timeline`` has operations that take no time, they are those for equal costs.
+    Where ``timeline`` has operations that take no time, or slots of two, they are those for equal
+    costs, one operation after another.
     """
-    order = timeline.order
-    if any((e == s).any() for s, e in zip(timeline.start, timeline.end, strict=True)):
+    order = timeline.order.one_by_one()
+    if order is not timeline.order or any(
+        (e == s).any() for s, e in zip(timeline.start, timeline.end, strict=True)
+    ):
         timeline = simulate_order(order, Costs().of_stages(order.ranks, order.stages))
     model, partition = abstract_model(order.stages)
     return compile_programs(timeline, model, partition)

@@ -11,7 +11,8 @@ class Costs:
     """Costs per microbatch for 1/P of the model, as ``--cost`` gives them.
 
     ``comm`` is the latency of an edge between two ranks. ``mem_I`` is the share of an operation's
-    activations that I frees at its end (W frees the rest).
+    activations that I frees at its end (W frees the rest). ``overlap`` is what a slot of two
+    operations costs, as a share of their sum; never less than the longer one.
     """
 
     F: Fraction = Fraction(1)
@@ -19,6 +20,7 @@ class Costs:
     W: Fraction = Fraction(1)
     comm: Fraction = Fraction(0)
     mem_I: Fraction = Fraction(1, 2)
+    overlap: Fraction = Fraction(1)
 
     @property
     def B(self) -> Fraction:
@@ -34,6 +36,7 @@ class Costs:
             comm=self.comm,
             units=(share,) * stages,
             mem_I=self.mem_I,
+            overlap=self.overlap,
         )
 
 
@@ -47,9 +50,14 @@ class StageCosts:
     comm: Fraction
     units: tuple[Fraction, ...]
     mem_I: Fraction = Fraction(1, 2)
+    overlap: Fraction = Fraction(1)
 
     @property
     def uniform(self) -> bool:
-        """All stages have equal costs and memory, and communication is free."""
+        """All stages have equal costs and memory, messages are free, overlaps no cheaper."""
         columns = (self.F, self.I, self.W, self.units)
-        return self.comm == 0 and all(len(set(column)) == 1 for column in columns)
+        return (
+            self.comm == 0
+            and self.overlap == 1
+            and all(len(set(column)) == 1 for column in columns)
+        )

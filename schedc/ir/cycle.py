@@ -16,8 +16,9 @@ Counts = npt.NDArray[np.int64]
 class Wait:
     """One step of a cycle: operation ``waiting`` needs the result of ``needed``.
 
-    The next step's ``waiting`` stands at or before ``needed`` in the order of the same rank, so
-    that ``needed`` in turn comes only after it. The last step leads back to the first.
+    The next step's ``waiting`` stands at or before ``needed`` in the order of the same rank, or in
+    one slot with it, so that ``needed`` in turn comes only after it. The last step leads back to
+    the first.
     """
 
     waiting: int
@@ -29,6 +30,8 @@ def completed(dependencies: Dependencies) -> list[int]:
 
     Linear in the number of operations. Inputs that are missing altogether are not waited for.
     """
+    if len(dependencies.pairs):
+        return _completed_slots(dependencies)
     first = dependencies.first.tolist()
     inputs = list(zip(dependencies.own.tolist(), dependencies.neighbour.tolist(), strict=True))
     ranks = len(first) - 1
@@ -51,6 +54,33 @@ def completed(dependencies: Dependencies) -> list[int]:
     return [cursor[rank] - first[rank] for rank in range(ranks)]
 
 
+def _completed_slots(dependencies: Dependencies) -> list[int]:
+    """As :func:`completed`, where the two operations of a pair wait for the inputs of both."""
+    first, rank_of = dependencies.first.tolist(), dependencies.rank.tolist()
+    own, neighbour = dependencies.own.tolist(), dependencies.neighbour.tolist()
+    pairs = set(dependencies.pairs.tolist())
+    ranks = len(first) - 1
+    done = [False] * len(own)
+    cursor, runnable = first[:-1], list(range(ranks))
+    waiting: dict[int, int] = {}
+    while runnable:
+        rank = runnable.pop()
+        while cursor[rank] < first[rank + 1]:
+            node = cursor[rank]
+            members = (node, node + 1) if node in pairs else (node,)
+            needed = (i for member in members for i in (own[member], neighbour[member]))
+            missing = next((i for i in needed if i >= 0 and not done[i]), -1)
+            if missing >= 0:
+                waiting[missing] = rank_of[node]
+                break
+            for member in members:
+                done[member] = True
+                if member in waiting:
+                    runnable.append(waiting.pop(member))
+            cursor[rank] += len(members)
+    return [cursor[rank] - first[rank] for rank in range(ranks)]
+
+
 def shortest_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait, ...]:
     """A cycle with the fewest steps among data dependencies and rank orders.
 
@@ -62,10 +92,23 @@ def shortest_cycle(dependencies: Dependencies, reached: list[int]) -> tuple[Wait
     lengths = np.diff(dependencies.first) - np.asarray(reached, dtype=np.int64)
     starts = dependencies.first[:-1] + np.asarray(reached)
     return tuple(
-        Wait(int(starts[a]) + waiting, int(starts[b]) + needed)
+        _wait(dependencies, int(starts[a]) + waiting, int(starts[b]) + needed)
         for a, waiting, b, needed in shortest_chain_cycle(
             _prefix_edges(dependencies, reached), lengths
         )
+    )
+
+
+def _wait(dependencies: Dependencies, head: int, tail: int) -> Wait:
+    """The step from the slot that begins with ``head`` to the one that ends with ``tail``."""
+    pairs = set(dependencies.pairs.tolist())
+    waiting = (head, head + 1) if head in pairs else (head,)
+    needed = (tail - 1, tail) if tail - 1 in pairs else (tail,)
+    return next(
+        Wait(node, source)
+        for node in waiting
+        for source in needed
+        if dependencies.neighbour[node] == source
     )
 
 
@@ -95,10 +138,11 @@ def shortest_chain_cycle(edges: dict[tuple[int, int], Counts], lengths: Counts) 
 
 
 def _backwards_on_a_rank(dependencies: Dependencies) -> Wait | None:
-    """The first operation that its own rank runs before one it needs."""
-    nodes = np.arange(len(dependencies))
+    """The first operation that its own rank runs before one it needs, or in one slot with it."""
+    slots = dependencies.slots
     for needed in (dependencies.own, dependencies.neighbour):
-        later = (needed > nodes) & (dependencies.rank[needed] == dependencies.rank)
+        same = (needed >= 0) & (dependencies.rank[needed] == dependencies.rank)
+        later = same & (slots[needed] >= slots)
         if later.any():
             node = int(np.argmax(later))
             return Wait(node, int(needed[node]))
@@ -122,12 +166,15 @@ def _cycle_of_heads(edges: dict[tuple[int, int], Counts]) -> tuple[Hop, ...]:
 def _prefix_edges(dependencies: Dependencies, reached: list[int]) -> dict[tuple[int, int], Counts]:
     """``edges[a, b][n]``: how long a prefix of rank b the first n operations of rank a wait for.
 
-    Prefixes count from the first stuck operation of each rank.
+    Prefixes count from the first stuck operation of each rank. A slot of two waits with its first
+    operation for what either needs, and gives both results with its second.
     """
     first = dependencies.first
     crossing = np.flatnonzero(dependencies.crosses)
     starts = first[:-1] + np.asarray(reached)
     needed = dependencies.neighbour[crossing]
+    crossing = crossing - np.isin(crossing - 1, dependencies.pairs)
+    needed = needed + np.isin(needed, dependencies.pairs)
     a, b = dependencies.rank[crossing], dependencies.rank[needed]
     waiting, needed = crossing - starts[a], needed - starts[b]
     stuck = (waiting >= 0) & (needed >= 0)
@@ -138,7 +185,7 @@ def _prefix_edges(dependencies: Dependencies, reached: list[int]) -> dict[tuple[
     for index, (source, target) in enumerate(unique.tolist()):
         chosen = which.reshape(-1) == index
         prefix = np.zeros(int(first[source + 1] - starts[source]) + 1, dtype=np.int64)
-        prefix[waiting[chosen] + 1] = needed[chosen] + 1
+        np.maximum.at(prefix, waiting[chosen] + 1, needed[chosen] + 1)
         edges[source, target] = np.maximum.accumulate(prefix)
     return edges
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ class Dependencies:
     ``own[n]`` is the operation on the same stage and microbatch whose result ``n`` needs (the F,
     or R, of a backward; the I of a W), ``neighbour[n]`` the one on the stage before or after it;
     -1 where there is none. Of a missing input both say -1, of a duplicated one they name one copy.
+    ``pairs`` are the operations that share a slot with the next one.
     """
 
     stages: int
@@ -30,9 +32,17 @@ class Dependencies:
     microbatch: Column
     own: Column
     neighbour: Column
+    pairs: Column
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    @cached_property
+    def slots(self) -> Column:
+        """The slot of each operation: numbered as they are, the two of a pair as one."""
+        new = np.ones(len(self), dtype=np.int64)
+        new[self.pairs + 1] = 0
+        return np.cumsum(new) - 1
 
     @property
     def crosses(self) -> npt.NDArray[np.bool_]:
@@ -89,4 +99,8 @@ def dependencies_of(order: Order) -> Dependencies:
         (is_backward, backward, 1, neighbour),
     ):
         column[chosen] = table[stage[chosen] + 1 + shift, microbatch[chosen]]
-    return Dependencies(order.stages, first, rank, op, stage, microbatch, own, neighbour)
+    pairs = [first[r] + np.array(rows, dtype=np.int64) for r, rows in enumerate(order.pairs)]
+    return Dependencies(
+        order.stages, first, rank, op, stage, microbatch, own, neighbour,
+        np.concatenate(pairs) if pairs else np.zeros(0, dtype=np.int64),
+    )  # fmt: skip

@@ -51,7 +51,9 @@ class Order:
     """What each rank executes, in order.
 
     ``rank_of[s]`` is the pipeline rank that holds stage ``s``. ``tables[r]`` has one row an
-    operation of rank ``r`` with the columns OP, STAGE, MICROBATCH, SPAN.
+    operation of rank ``r`` with the columns OP, STAGE, MICROBATCH, SPAN. ``pairs[r]`` are the rows
+    of rank ``r`` that share one slot with the row behind them (``overlap``); empty where no rank
+    has any.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Order:
     rank_of: tuple[int, ...]
     tables: tuple[Table, ...]
     spans: tuple[Span, ...] = ()
+    pairs: tuple[tuple[int, ...], ...] = ()
 
     @property
     def stages(self) -> int:
@@ -84,7 +87,22 @@ class Order:
     def forwards(self) -> Order:
         """The order of an evaluation: each rank's F, as they follow one another here."""
         tables = tuple(table[table[:, OP] == Op.F] for table in self.tables)
-        return replace(self, tables=tables)
+        return replace(self, tables=tables, pairs=())
+
+    def one_by_one(self) -> Order:
+        """The order with the operations of a slot one after another, as a program runs them."""
+        return replace(self, pairs=()) if self.pairs else self
+
+    def only(self, kept: tuple[npt.NDArray[np.bool_], ...]) -> Order:
+        """The order with the rows of each rank that ``kept`` says; a pair needs both of its."""
+        tables = tuple(table[mask] for table, mask in zip(self.tables, kept, strict=True))
+        if not self.pairs:
+            return replace(self, tables=tables)
+        pairs: list[tuple[int, ...]] = []
+        for firsts, mask in zip(self.pairs, kept, strict=True):
+            at = np.cumsum(mask) - 1
+            pairs.append(tuple(int(at[row]) for row in firsts if mask[row] and mask[row + 1]))
+        return replace(self, tables=tables, pairs=tuple(pairs))
 
     @property
     def evaluates(self) -> bool:

@@ -12,8 +12,9 @@
       ...
 
 ``placement`` names the rank of each stage, in model order; ``F(s,m)`` is the forward of stage s
-and microbatch m. White space separates and otherwise means nothing, except that each heading
-starts a line; ``#`` starts a comment. Source spans are not part of the text.
+and microbatch m, ``F(s,m)|B(t,n)`` two operations that share a slot. White space separates and
+otherwise means nothing, except that each heading starts a line; ``#`` starts a comment. Source
+spans are not part of the text.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def print_order(order: Order) -> str:
     ]
     for rank, table in enumerate(order.tables):
         words = [f"{Op(op).name}({stage},{m})" for op, stage, m, _ in table.tolist()]
+        for row in reversed(order.pairs[rank] if order.pairs else ()):
+            words[row : row + 2] = ["|".join(words[row : row + 2])]
         lines.append(f"rank {rank}")
         lines += _wrap("", words) if words else []
     return "".join(f"{line}\n" for line in lines)
@@ -71,13 +74,17 @@ def parse_order(text: str, name: str) -> Order:
     while reader.peek() != "rank":
         rank_of.append(reader.number())
     tables: list[Table] = []
+    pairs: list[tuple[int, ...]] = []
     for rank in range(ranks):
         reader.word("rank")
         reader.word(str(rank))
-        tables.append(reader.operations())
+        table, firsts = reader.operations()
+        tables.append(table)
+        pairs.append(firsts)
     if reader.peek() is not None:
         reader.fail(f"expected the end after rank {ranks - 1} of {ranks}")
-    return Order(schedule, ranks, microbatches, tuple(rank_of), tuple(tables))
+    paired = tuple(pairs) if any(pairs) else ()
+    return Order(schedule, ranks, microbatches, tuple(rank_of), tuple(tables), pairs=paired)
 
 
 def order_digest(order: Order) -> str:
@@ -89,6 +96,8 @@ def order_digest(order: Order) -> str:
     for table in order.tables:
         columns = table[:, [OP, STAGE, MICROBATCH]].astype("<i4")
         digest.update(np.ascontiguousarray(columns).tobytes())
+    for rows in order.pairs:
+        digest.update(np.array([len(rows), *rows], dtype="<i8").tobytes())
     return digest.hexdigest()[:12]
 
 
@@ -141,20 +150,25 @@ class _Reader:
         self._at += 1
         return int(token)
 
-    def operations(self) -> Table:
-        """All operations up to the next heading or the end."""
+    def operations(self) -> tuple[Table, tuple[int, ...]]:
+        """All operations up to the next heading or the end; which share a slot with the next."""
         rows: list[tuple[int, int, int, int]] = []
+        pairs: list[int] = []
         codes = {op.name: int(op) for op in Op}
         while (token := self.peek()) is not None and token != "rank":
-            match = _OPERATION.fullmatch(token)
-            if match is None:
-                self.fail("expected an operation such as F(0,3), or the next rank")
-            op, stage, microbatch = match.groups()
-            if max(int(stage), int(microbatch)) > _LARGEST:
-                self.fail(f"expected numbers up to {_LARGEST}")
-            rows.append((codes[op], int(stage), int(microbatch), -1))
+            halves = token.split("|")
+            if len(halves) == 2:
+                pairs.append(len(rows))
+            for half in halves:
+                match = _OPERATION.fullmatch(half) if len(halves) <= 2 else None
+                if match is None:
+                    self.fail("expected an operation such as F(0,3), or the next rank")
+                op, stage, microbatch = match.groups()
+                if max(int(stage), int(microbatch)) > _LARGEST:
+                    self.fail(f"expected numbers up to {_LARGEST}")
+                rows.append((codes[op], int(stage), int(microbatch), -1))
             self._at += 1
-        return make_table(rows)
+        return make_table(rows), tuple(pairs)
 
     def fail(self, expected: str) -> NoReturn:
         text, token = self._source.text, self.peek()

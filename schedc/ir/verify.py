@@ -265,7 +265,13 @@ def _tell(order: Order, dependencies: Dependencies, cycle: Sequence[Wait]) -> It
         here, there = dependencies.rank[step.waiting], dependencies.rank[step.needed]
         source = f" from rank {there}" if here != there else ""
         yield f"rank {here}: {name(step.waiting)} needs the result of {name(step.needed)}{source}"
-        if step.needed != following.waiting:
+        if step.needed == following.waiting:
+            continue
+        if dependencies.slots[step.needed] == dependencies.slots[following.waiting]:
+            yield (
+                f"rank {there} runs {name(step.needed)} in one slot with {name(following.waiting)}"
+            )
+        else:
             yield (
                 f"rank {there} runs {name(step.needed)} only after {name(following.waiting)}, "
                 f"by its order"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from schedc.ir.order import OP, STAGE, Op, Order
@@ -31,5 +29,4 @@ def drop_idle(order: Order, model: Model, partition: Partition) -> Order:
         keeps[[Op.I, Op.B, Op.W], stage] = work.I, work.I, work.W
     if keeps.all():
         return order
-    tables = tuple(table[keeps[table[:, OP], table[:, STAGE]]] for table in order.tables)
-    return replace(order, tables=tables)
+    return order.only(tuple(keeps[table[:, OP], table[:, STAGE]] for table in order.tables))

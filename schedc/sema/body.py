@@ -32,10 +32,18 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
-    """``arrange`` makes the tables; ``by_costs`` says whether they depend on costs."""
+class Arranged:
+    """Each rank's table and pairs, as :class:`schedc.ir.order.Order` has them."""
 
-    arrange: Callable[[Frame, Placed], tuple[Table, ...]]
+    tables: tuple[Table, ...]
+    pairs: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """``arrange`` makes the order; ``by_costs`` says whether it depends on costs."""
+
+    arrange: Callable[[Frame, Placed], Arranged]
     by_costs: bool
 
 

@@ -47,6 +47,8 @@ class Issue:
         """Operations that may still be issued."""
         self.rows = array("i")
         """Four numbers an operation: the columns of :class:`schedc.ir.order.Order`."""
+        self.pairs: list[int] = []
+        """Rows that share a slot with the next one."""
         self._done = {
             Op.F: {stage: bytearray(microbatches) for stage in held},
             Op.I: {stage: bytearray(microbatches) for stage in held},

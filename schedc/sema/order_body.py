@@ -6,7 +6,7 @@ import numpy as np
 
 from schedc.diagnostics import DiagnosticError
 from schedc.ir.order import Table
-from schedc.sema.body import Body, Mistake, Placed, raise_shared
+from schedc.sema.body import Arranged, Body, Mistake, Placed, raise_shared
 from schedc.sema.issue import MOST_OPERATIONS, Issue
 from schedc.sema.scope import Scope
 from schedc.sema.statements import compile_block, uses_counters
@@ -20,8 +20,9 @@ def compile_order(node: ast.OrderBody, scope: Scope) -> Body:
     slot = inner.bind(node.variable, node.span)
     run = compile_block(node.body, inner, uses_counters(node.body))
 
-    def arrange(frame: Frame, placed: Placed) -> tuple[Table, ...]:
+    def arrange(frame: Frame, placed: Placed) -> Arranged:
         tables: list[Table] = []
+        pairs: list[tuple[int, ...]] = []
         mistakes: list[Mistake] = []
         room = 4 * MOST_OPERATIONS
         for rank, held in enumerate(placed.stages_of):
@@ -36,7 +37,8 @@ def compile_order(node: ast.OrderBody, scope: Scope) -> Body:
                 continue
             room -= len(issue.rows)
             tables.append(np.frombuffer(issue.rows, dtype=np.int32).reshape(-1, 4))
+            pairs.append(tuple(issue.pairs))
         raise_shared(mistakes, placed.at)
-        return tuple(tables)
+        return Arranged(tuple(tables), tuple(pairs) if any(pairs) else ())
 
     return Body(arrange, by_costs=False)

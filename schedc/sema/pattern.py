@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Label, Span
-from schedc.ir.order import Table
-from schedc.sema.body import Body, Mistake, Placed, raise_shared
+from schedc.sema.body import Arranged, Body, Mistake, Placed, raise_shared
 from schedc.sema.expressions import (
     Evaluate,
     Store,
@@ -64,7 +63,7 @@ def compile_pattern_body(node: ast.PatternBody, scope: Scope) -> Body:
     for span in letters.first.values():
         indices.setdefault(span, len(indices))
 
-    def arrange(frame: Frame, placed: Placed) -> tuple[Table, ...]:
+    def arrange(frame: Frame, placed: Placed) -> Arranged:
         every = whole(period(frame), "the period", node.period.span)
         if every < 1:
             raise fault("E309", f"the period is {show(every)}; 1 or more", node.period.span)
@@ -92,7 +91,7 @@ def compile_pattern_body(node: ast.PatternBody, scope: Scope) -> Body:
         for slots in ranks:
             for (kind, stage), (_, span) in slots.found.items():
                 spans[kind * problem.stages + stage] = indices[span]
-        return tuple(problem.table(line, spans) for line in lists)
+        return Arranged(tuple(problem.table(line, spans) for line in lists))
 
     return Body(arrange, by_costs=True)
 
@@ -146,7 +145,7 @@ def _statement(node: ast.Statement, scope: Scope, letters: _Letters) -> Run:
         case ast.Reserved():
             report_later(node, scope)
             return lambda frame, slots: None
-        case ast.Repeat() | ast.Operation() | ast.Counter():
+        case ast.Repeat() | ast.Operation() | ast.Counter() | ast.Overlap():
             raise AssertionError("the grammar has no such statement in a pattern")
         case _:
             assert_never(node)

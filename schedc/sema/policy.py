@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Label, Span
-from schedc.ir.order import Table
-from schedc.sema.body import Body, Mistake, Placed, raise_shared, with_note
+from schedc.sema.body import Arranged, Body, Mistake, Placed, raise_shared, with_note
 from schedc.sema.expressions import Evaluate, compile_expression
 from schedc.sema.scope import Scope
 from schedc.sema.values import Frame, exact, fault, is_number, kind, show, whole
@@ -39,7 +38,7 @@ def compile_policy(node: ast.PolicyBody, scope: Scope) -> Body:
     held_back, limits = _reserve(reserve, scope), _limits(limit, scope)
     lookahead = _find(node, ast.Lookahead) is not None
 
-    def arrange(frame: Frame, placed: Placed) -> tuple[Table, ...]:
+    def arrange(frame: Frame, placed: Placed) -> Arranged:
         preference = Preference(kinds, (ties, ties, ties), held_back(frame))
         problem = make_problem(
             placed.ranks,
@@ -59,7 +58,7 @@ def compile_policy(node: ast.PolicyBody, scope: Scope) -> Body:
             wedge = _wedge(problem, preference, where)
             raise DiagnosticError(with_note(wedge, placed.at))
         spans = [at] * (len(problem.kinds) * problem.stages)
-        return tuple(problem.table(line, spans) for line in lists)
+        return Arranged(tuple(problem.table(line, spans) for line in lists))
 
     return Body(arrange, by_costs=True)
 

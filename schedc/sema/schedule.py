@@ -221,12 +221,14 @@ def _instantiate(
 
 
 def _order(compiled: CompiledSchedule, frame: Sequence[Value], placed: Placed) -> Order:
+    arranged = compiled.body.arrange(list(frame), placed)
     return Order(
         name=compiled.source.name,
         ranks=placed.ranks,
         microbatches=placed.microbatches,
         rank_of=placed.rank_of,
-        tables=compiled.body.arrange(list(frame), placed),
+        tables=arranged.tables,
+        pairs=arranged.pairs,
         spans=tuple(compiled.layout.span_indices),
     )
 

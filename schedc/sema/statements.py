@@ -22,7 +22,6 @@ from schedc.syntax import ast
 Run = Callable[[Frame, Issue], None]
 
 LATER = {
-    "overlap": "`overlap` (two operations in one slot)",
     "solve": "`solve` (an order found by a solver)",
     "copies": "`copies` (several copies of the stages)",
     "copy": "`of copy` (several copies of the stages)",
@@ -73,6 +72,8 @@ def uses_counters(statements: tuple[ast.Statement, ...]) -> bool:
         match statement:
             case ast.Counter():
                 return True
+            case ast.Overlap() if uses_counters((statement.first, statement.second)):
+                return True
             case ast.For() | ast.Repeat() if uses_counters(statement.body):
                 return True
             case ast.If() if uses_counters(statement.then) or uses_counters(statement.otherwise):
@@ -103,6 +104,8 @@ def _statement(node: ast.Statement, scope: Scope, counting: bool) -> Run:
             return _operation(node, scope, counting)
         case ast.Counter():
             return _counter(node, scope)
+        case ast.Overlap():
+            return _overlap(node, scope, counting)
         case ast.Reserved():
             report_later(node, scope)
             return lambda frame, issue: None
@@ -198,6 +201,17 @@ def _operation(node: ast.Operation, scope: Scope, counting: bool) -> Run:
         issue.rows.extend((code, stage, microbatch, at))
         if counting:
             issue.record(op, stage, microbatch)
+
+    return run
+
+
+def _overlap(node: ast.Overlap, scope: Scope, counting: bool) -> Run:
+    first, second = (_statement(half, scope, counting) for half in (node.first, node.second))
+
+    def run(frame: Frame, issue: Issue) -> None:
+        issue.pairs.append(len(issue.rows) // 4)
+        first(frame, issue)
+        second(frame, issue)
 
     return run
 

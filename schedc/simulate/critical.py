@@ -15,19 +15,26 @@ def critical_path(timeline: Timeline, costs: StageCosts) -> tuple[tuple[int, int
 
     Each operation starts exactly when the one before it ends (on the same rank), or when that
     one's message arrives. Where both hold, the chain stays on the rank; of several ranks that end
-    last it ends on the first.
+    last it ends on the first. Of two operations in one slot the chain names the one that waited.
     """
     dependencies = dependencies_of(timeline.order)
     start, end = np.concatenate(timeline.start), np.concatenate(timeline.end)
     first = set(dependencies.first.tolist())
     (comm,) = in_ticks((costs.comm,), timeline.tick)
+    pairs: list[int] = dependencies.pairs.tolist()
+    partner = {node: node + 1 for node in pairs} | {node + 1: node for node in pairs}
     node = int(np.argmax(end))
     path = [node]
     while start[node] > 0:
-        if node in first or end[node - 1] < start[node]:
-            node = int(dependencies.neighbour[node])
-            assert end[node] + comm == start[path[-1]]
+        head = min(node, partner.get(node, node))
+        if head not in first and end[head - 1] == start[node]:
+            node = head - 1
         else:
-            node -= 1
+            neighbour = int(dependencies.neighbour[node])
+            if neighbour < 0 or end[neighbour] + comm != start[node]:
+                path[-1] = node = partner[node]
+                neighbour = int(dependencies.neighbour[node])
+            assert end[neighbour] + comm == start[node]
+            node = neighbour
         path.append(node)
     return tuple(dependencies.place(node) for node in reversed(path))

@@ -22,12 +22,19 @@ def figures(timeline: Timeline, costs: StageCosts) -> Figures:
     return Figures(
         makespan=tick * (max(int(e[-1]) for _, e in working) - min(int(s[0]) for s, _ in working)),
         longest_stage=tick * max(int(e[-1] - s[0]) for s, e in working),
-        busy=tuple(
-            tick * int((e - s).sum()) for s, e in zip(timeline.start, timeline.end, strict=True)
-        ),
+        busy=tuple(tick * busy for busy in _busy(timeline)),
         peak_activations=tuple(unit * int(curve.max(initial=0)) for curve in memory),
         messages=int(dependencies_of(order).crosses.sum()),
     )
+
+
+def _busy(timeline: Timeline) -> list[int]:
+    """The ticks that each rank works: a slot of two operations counts once."""
+    pairs = timeline.order.pairs or ((),) * timeline.order.ranks
+    return [
+        int((end - start).sum() - (end - start)[list(firsts)].sum())
+        for start, end, firsts in zip(timeline.start, timeline.end, pairs, strict=True)
+    ]
 
 
 def figures_json(timeline: Timeline, found: Figures, costs: StageCosts) -> dict[str, object]:
@@ -44,12 +51,13 @@ def figures_json(timeline: Timeline, found: Figures, costs: StageCosts) -> dict[
         else [_number(value) for value in values]
         for name, values in (("F", costs.F), ("I", costs.I), ("W", costs.W))
     }
+    discount = {"overlap": _number(costs.overlap)} if costs.overlap != 1 else {}
     return {
         "schedule": order.name,
         "P": order.ranks,
         "M": order.microbatches,
         "S": order.stages,
-        "costs": {**printed, "comm": _number(costs.comm)},
+        "costs": {**printed, "comm": _number(costs.comm), **discount},
         "makespan": float(found.makespan),
         "longest_stage": float(found.longest_stage),
         "lower_bound": float(found.lower_bound),

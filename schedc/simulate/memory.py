@@ -18,7 +18,8 @@ def kept(order: Order, costs: StageCosts) -> tuple[Fraction, tuple[Column, ...]]
     Returns a unit, and for each rank an array [operations, 2] of multiples of it. F adds the
     stage's ``units`` at its start; B frees them at its end; I frees the share ``mem_I`` at its end
     and W the rest. An F whose stage and microbatch has an R keeps nothing beyond its end (its input
-    counts as nothing), and R adds at its start what the backward frees.
+    counts as nothing), and R adds at its start what the backward frees. Of two operations in one
+    slot the first shows what both add, the second what is left after both.
     """
     by_input = [amount * costs.mem_I for amount in costs.units]
     unit = tick_of((*costs.units, *by_input))
@@ -40,5 +41,10 @@ def kept(order: Order, costs: StageCosts) -> tuple[Fraction, tuple[Column, ...]]
     )
     recomputed = dependencies.own[dependencies.op == Op.R]
     deltas[recomputed, 1] = -deltas[recomputed, 0]
+    # In a slot of two, both add at its start before either frees at its end.
+    firsts, seconds = dependencies.pairs, dependencies.pairs + 1
+    deltas[firsts, 0] += deltas[seconds, 0]
+    deltas[seconds, 1] += deltas[firsts, 1]
+    deltas[firsts, 1] = deltas[seconds, 0] = 0
     by_rank = np.split(deltas, dependencies.first[1:-1])
     return unit, tuple(np.cumsum(part.reshape(-1)).reshape(-1, 2) for part in by_rank)

@@ -291,6 +291,15 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """``overlap { F(a, i) | B(b, j) }``: two operations in one slot."""
+
+    first: Operation | Counter
+    second: Operation | Counter
+    span: Span = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """``F(stage) at OFFSET``, in a pattern."""
 
@@ -308,7 +317,7 @@ class Holes:
     span: Span = field(compare=False, repr=False)
 
 
-Statement = Let | For | If | Repeat | Operation | Counter | Slot | Holes | Reserved
+Statement = Let | For | If | Repeat | Operation | Counter | Overlap | Slot | Holes | Reserved
 
 
 # ---- schedules ----------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Builder:
             "counter": self._counter,
             "slot": self._slot,
             "holes": lambda tree: ast.Holes(self._letter(tree.children[0]), self.span(tree)),
-            "overlap": self._reserved,
+            "overlap": self._overlap,
         }
         self._items: dict[str, Callable[[Tree[Token]], ast.ScheduleItem]] = {
             "let": self._let,
@@ -199,6 +199,15 @@ class Builder:
     def _operand(self, tree: Tree[Token]) -> ast.Operand:
         *name, value = tree.children
         return ast.Operand(str(name[0]) if name else None, self.expression(value), self.span(tree))
+
+    def _overlap(self, tree: Tree[Token]) -> ast.Overlap:
+        halves: list[ast.Operation | ast.Counter] = []
+        for child in map(_tree, tree.children):
+            halves.append(
+                self._operation(child) if child.data == "operation" else self._counter(child)
+            )
+        first, second = halves
+        return ast.Overlap(first, second, self.span(tree))
 
     def _slot(self, tree: Tree[Token]) -> ast.Slot:
         letter, stage, offset = tree.children

@@ -46,7 +46,7 @@ _SYMBOLS: dict[str, str] = {
     "PERCENT": "%",
     "POWER": "**",
 }
-_LATER = frozenset({"_COPIES", "_SOLVE", "_SPLIT", "_OVERLAP", "_CLUSTER"})
+_LATER = frozenset({"_COPIES", "_SOLVE", "_SPLIT", "_CLUSTER"})
 """Words that are recognised but not supported yet: not offered as what may stand somewhere."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|#[^\n]*|[()\[\]{}]')

@@ -21,7 +21,7 @@ Role = Literal["first", "open", "close", "plain"]
 
 TAB = 4
 
-_AS_WRITTEN = ("reserved", "cluster", "overlap", "options", "unknown_key")
+_AS_WRITTEN = ("reserved", "cluster", "options", "unknown_key")
 _TIGHT = {
     "parameters": ("(",),
     "operation": ("(",),

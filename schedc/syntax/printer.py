@@ -136,6 +136,9 @@ def _statement(node: ast.Statement) -> list[str]:
         case ast.Counter():
             stage = f"({print_expression(node.stage)})" if node.stage is not None else ""
             return [f"{node.letter}*{stage}"]
+        case ast.Overlap():
+            (first,), (second,) = _statement(node.first), _statement(node.second)
+            return [f"overlap {{ {first} | {second} }}"]
         case ast.Slot():
             stage, offset = print_expression(node.stage), print_expression(node.offset)
             return [f"{node.letter}({stage}) at {offset}"]

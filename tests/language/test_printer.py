@@ -24,12 +24,16 @@ BINDINGS = some(st.builds(ast.Binding, PATTERNS, EXPRESSIONS, NONE), 1)
 LETS = st.builds(ast.Let, PATTERNS, EXPRESSIONS, NONE)
 LETTERS = st.sampled_from("FBIWR")
 OPERANDS = some(st.builds(ast.Operand, NONE | NAMES, EXPRESSIONS, NONE), 1, 3)
+HALVES = st.one_of(
+    st.builds(ast.Operation, LETTERS, OPERANDS, NONE),
+    st.builds(ast.Counter, LETTERS, NONE | EXPRESSIONS, NONE),
+)
 STATEMENTS = st.recursive(
     st.one_of(
         LETS,
         st.builds(ast.Operation, LETTERS, OPERANDS, NONE),
         st.builds(ast.Counter, LETTERS, NONE | EXPRESSIONS, NONE),
-        st.just(ast.Reserved("overlap", "overlap { F(a, i) | B(b, j) }", None)),
+        st.builds(ast.Overlap, HALVES, HALVES, NONE),
     ),
     lambda inner: st.one_of(
         st.builds(ast.For, BINDINGS, some(inner), NONE),

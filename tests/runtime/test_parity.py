@@ -70,8 +70,16 @@ def test_bundled_policies_and_patterns_equal_one_process(
     assert_equal_to_oracle(result, oracle)
 
 
+@pytest.mark.parametrize("microbatches", [4, 5, 8])
+def test_slots_of_two_equal_one_process(microbatches: int, tmp_path: Path) -> None:
+    """DualPipeV needs two microbatches a rank at least."""
+    result, oracle = trained(Shape("dualpipev", 2, microbatches, layers=4), tmp_path)
+    assert min(oracle.norms) > CLIP
+    assert_equal_to_oracle(result, oracle)
+
+
 def test_every_bundled_schedule_is_run() -> None:
-    first = {"gpipe", "one_f_one_b", "interleaved", "zb_h1"}
+    first = {"gpipe", "one_f_one_b", "interleaved", "zb_h1", "dualpipev"}
     assert set(bundled().schedules) == first | {name for names in LATER.values() for name in names}
 
 
