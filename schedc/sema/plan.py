@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from schedc.diagnostics import Diagnostic, DiagnosticError, Label, Source, Span
@@ -213,7 +213,12 @@ class _Reader:
         passes = sizes["evaluation"] // together if "evaluation" in self.found else microbatches
         evaluation = instance
         if passes != microbatches:
-            evaluation = instantiate_with(self.library, schedule, mesh.pp, passes, arguments)
+            try:
+                evaluation = instantiate_with(self.library, schedule, mesh.pp, passes, arguments)
+            except DiagnosticError as error:
+                words = f"M = {passes} is that of the plan's `evaluation {sizes['evaluation']}`"
+                noted = (replace(d, notes=(*d.notes, words)) for d in error.diagnostics)
+                raise DiagnosticError(noted) from None
         plan = Plan(
             name=self.plan.name,
             model=model,
