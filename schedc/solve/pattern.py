@@ -10,18 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import islice, product
 
 from schedc.solve.holes import fill_holes
+from schedc.solve.lookahead import FINALISTS, RATIOS, THRESHOLDS, WORK
 from schedc.solve.problem import BACKWARD, FORWARD, WEIGHT, Lists, Problem
 from schedc.solve.timing import Score, peaks, score
 
-RATIOS = (10, 9, 11, 8, 12, 7, 13, 6, 14, 5, 15, 16)
-THRESHOLDS = (2, 6, 10)
-"""As in :mod:`schedc.solve.lookahead`."""
-
-WINDOW = 6
-"""Periods that an operation may be moved over at once."""
+WINDOWS = (6, 1)
+"""Periods that an operation may be moved over at once: far, and hardly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +76,12 @@ def draw_together(problem: Problem, pattern: Pattern) -> Lists:
     """
     lists = lay_out(problem, pattern)
     bounded = replace(problem, limits=tuple(peaks(problem, lists)))
-    window = WINDOW * max(map(len, pattern.slots), default=1)
+    windows = [periods * max(map(len, pattern.slots), default=1) for periods in WINDOWS]
     best = (_must(score(bounded, lists)), lists)
     seen = {_digest(lists)}
-    for candidate in _candidates(bounded, pattern, lists, window):
+    # The more operations, the fewer ways are tried, so that the time grows with the operations.
+    count = max(FINALISTS, WORK // len(problem))
+    for candidate in islice(_candidates(bounded, pattern, lists, windows), count):
         if candidate is None or _digest(candidate) in seen:
             continue
         seen.add(_digest(candidate))
@@ -93,23 +92,21 @@ def draw_together(problem: Problem, pattern: Pattern) -> Lists:
 
 
 def _candidates(
-    problem: Problem, pattern: Pattern, lists: Lists, window: int
+    problem: Problem, pattern: Pattern, lists: Lists, windows: list[int]
 ) -> Iterator[Lists | None]:
-    yield _advance(problem, lists, window, eager=True)
-    yield _advance(problem, lists, window, eager=False)
+    yield _advance(problem, lists, windows[0], eager=True)
+    yield _advance(problem, lists, windows[0], eager=False)
     if not pattern.in_holes:
         return
     weights = WEIGHT * problem.stages * problem.microbatches
     skeleton = [[operation for operation in line if operation < weights] for line in lists]
     for threshold in THRESHOLDS:
         yield fill_holes(problem, skeleton, threshold)
-    for ratio in RATIOS:
-        for latency in sorted({0, problem.latency}):
-            planned = problem.without_weights(ratio, latency)
-            for eager in (True, False):
-                moved = _advance(planned, skeleton, window, eager)
-                for threshold in THRESHOLDS:
-                    yield fill_holes(problem, moved, threshold)
+    ways = product(windows, RATIOS, sorted({0, problem.latency}), (True, False))
+    for window, ratio, latency, eager in ways:
+        moved = _advance(problem.without_weights(ratio, latency), skeleton, window, eager)
+        for threshold in THRESHOLDS:
+            yield fill_holes(problem, moved, threshold)
 
 
 def _digest(lists: Lists) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from schedc.ir.text import print_order
+from schedc.ir.verify import verify_order
 from schedc.sema.library import bundled, load_text
 from schedc.sema.schedule import instantiate
 
@@ -40,9 +41,16 @@ def test_the_sources_of_the_language_reference_are_bundled() -> None:
     blocks = re.findall(r"```\n((?:schedule|plan) .*?)```", text, re.DOTALL)
     library = load_text("language.md", "\n".join(blocks))
     library.check()
-    assert set(library.local_schedules) == {"gpipe", "one_f_one_b", "zb_h1", "interleaved"}
+    written_out = {"gpipe", "one_f_one_b", "zb_h1", "interleaved"}
+    made = {"zb_1p_plain", "v_min_plain"}
+    assert set(library.local_schedules) == written_out | made
     assert library.local_plans == ("llama_tiny_zb",)
-    for name in library.local_schedules:
+    for name in made:
+        verify_order(instantiate(library, name, 4, 6, {}).order)
+    v_min = instantiate(library, "v_min_plain", 4, 6, {}).order
+    known = instantiate(bundled(), "v_min", 4, 6, {}).order
+    assert print_order(v_min).splitlines()[2:] == print_order(known).splitlines()[2:]
+    for name in written_out:
         mine, known = (instantiate(lib, name, 4, 6, {}) for lib in (library, bundled()))
         assert print_order(mine.order) == print_order(known.order)
 

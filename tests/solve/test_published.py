@@ -23,11 +23,6 @@ from schedc.simulate.order import simulate_order
 
 GRID = json.loads((Path(__file__).parent.parent / "data" / "schedules_grid.json").read_text())
 LIMITED = {"zb_1p": ("zb_1p", "1"), "zb_1p(K=1.5)": ("zb_1p", "3/2"), "zb_1p(K=2)": ("zb_1p", "2")}
-MISSES = {
-    ("v_half", 4, 12, 0.1): Fraction("40.9"),
-    ("v_half", 4, 16, 0.1): Fraction("52.9"),
-}
-"""Rows that ours take longer for, by schedule, P, M and comm, and what they take."""
 
 
 def measured(name: str, P: int, M: int, costs: Costs, **arguments: object) -> Figures:
@@ -50,12 +45,7 @@ def test_figures_of_the_authors_schedulers(name: str) -> None:
         costs = costs_of(row["F"], row["I"], row["W"], row["comm"])
         arguments = {"K": K} if K is not None else {}
         found = measured(schedule, row["P"], row["M"], costs, **arguments)
-        miss = MISSES.get((name, row["P"], row["M"], row["comm"])) if row["F"] == 1 else None
-        if miss is not None and row["I"] == 1:
-            assert row["comm"] > 0
-            assert found.makespan == miss <= Fraction(str(row["makespan"])) * Fraction("1.02")
-        else:
-            assert found.makespan <= Fraction(str(row["makespan"])), row
+        assert found.makespan <= Fraction(str(row["makespan"])), row
         assert max(found.peak_activations) <= row["peak_activations"], row
 
 
