@@ -273,6 +273,14 @@ CATALOGUE: dict[str, Page] = {
         "least. Shift a slot, or lengthen the period.",
         "pattern every 2 on rank r { F(r) at r  B(r) at r + 4 }",
     ),
+    "E310": Page(
+        "not PyTorch's schedule format",
+        "In a schedule CSV of torch.distributed.pipelining a row is a rank and a cell an action: a "
+        "stage, a word and a microbatch, such as 2F0 or 1RECV_F0; UNSHARD, RESHARD and "
+        "REDUCE_GRAD are of a whole stage; (0F1;3B0)OVERLAP_F_B is a slot of two. PyTorch reads "
+        "0F0garbage as 0F0; here it is an error. The message names row and cell.",
+        "0F0,0F1,0B0garbage,0B1",
+    ),
     # ---- E4: order ------------------------------------------------------------------------
     "E401": Page(
         "the order deadlocks",
@@ -340,6 +348,14 @@ CATALOGUE: dict[str, Page] = {
         "a body is misused",
         "The steps of a body (graph calls, gathers, reductions) do not fit together, or the "
         "stream calls a body with the wrong operands.",
+    ),
+    "E509": Page(
+        "messages that do not fit the order",
+        "A schedule CSV that writes its messages out needs, for each result that another rank "
+        "reads, one send behind the operation and one receive before the reader, and nothing "
+        "else. Messages between two ranks meet in the order they are posted: with two receives "
+        "swapped, PyTorch's runtime trains on wrong gradients without a word.",
+        "0RECV_B1,0RECV_B0",
     ),
     # ---- E7: claims -----------------------------------------------------------------------
     "E701": Page(
