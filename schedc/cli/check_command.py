@@ -111,7 +111,7 @@ def show(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.4f}".rstrip("0")
 
 
-def _console(color: str):
+def console_of(color: str):
     from rich.console import Console
 
     colored = wants_color(color, sys.stdout)
@@ -121,7 +121,7 @@ def _console(color: str):
     )  # fmt: skip
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -132,11 +132,11 @@ def _table(*columns: str) -> Table:
 
 
 def _print_schedule(report: ScheduleReport, color: str) -> None:
-    console, found = _console(color), report.figures
+    console, found = console_of(color), report.figures
     order = report.timeline.order
     console.print(report.instance.title, style="bold", markup=False, end="")
     console.print(f"   P = {order.ranks}, M = {order.microbatches}, S = {order.stages}")
-    table = _table("rank", "stages", "operations", "busy", "bubble", "peak activations")
+    table = table_of("rank", "stages", "operations", "busy", "bubble", "peak activations")
     for rank in range(order.ranks):
         stages = ", ".join(map(str, order.stages_of[rank]))
         table.add_row(
@@ -166,7 +166,7 @@ def _print_claims(claims: tuple[ClaimResult, ...], console) -> None:
 
 
 def _print_plan(build: Build, color: str) -> None:
-    console, plan = _console(color), build.plan
+    console, plan = console_of(color), build.plan
     figures = build.trace.figures
     console.print(plan.name, style="bold", end="   ")
     console.print(
@@ -174,7 +174,7 @@ def _print_plan(build: Build, color: str) -> None:
         f"M = {plan.microbatches}",
         markup=False,
     )
-    table = _table("rank", "stages", "units", "instructions", "busy s", "peak MiB")
+    table = table_of("rank", "stages", "units", "instructions", "busy s", "peak MiB")
     table.columns[2].justify = "left"
     busy, peak = figures["busy"], figures["peak_bytes"]
     for rank, program in enumerate(build.programs):

@@ -20,6 +20,7 @@ COMMANDS = {
     "compile": "Compile a plan to a folder of programs that torchrun can run.",
     "simulate": "Predict a schedule or a compiled folder, the latter from measured times.",
     "viz": "Draw a bubble diagram of a schedule, a plan, a compiled folder or a run.",
+    "diff": "Compare two schedules: figures, and where their orders part.",
     "import": "Turn a schedule CSV of torch.distributed.pipelining into a .sched file.",
     "export": "Write a schedule as a CSV that torch.distributed.pipelining loads.",
     "fmt": "Format .sched files: spacing, indentation, alignment; never the meaning.",
