@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, schedc
+
+__all__ = ["schedc"]
 
 FILES = Path(__file__).parent.parent / "data" / "torch_csv"
 
