@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from schedc.ir.order import Op
 from schedc.ir.timeline import Timeline
@@ -95,14 +96,16 @@ class _Rank:
         self.body_index = {key: i for i, key in enumerate(self.bodies)}
         self.pools = make_pools(model, self.units_of, split=any(op == Op.W for op, *_ in used))
         self.builder = StreamBuilder(tuple(u for units in self.units_of.values() for u in units))
-        self.places = [span.place for span in order.spans]
+        self.place = [self.builder.place(span.place) for span in order.spans]
+        self.local = {stage: index for index, stage in enumerate(order.stages_of[rank])}
+        self.plans = {key: self._plan(key, body) for key, body in self.bodies.items()}
         self.posts = posts
         queues = {post.transfer.queue for at in posts.values() for post in at}
         self.queues = tuple(sorted(queues, key=str))
         self.queue_index = {queue: i for i, queue in enumerate(self.queues)}
         self.losses: list[Operand] = []
         self.loaded: set[Operand] = set()
-        self.posted: dict[tuple[str, int, int], int] = {}
+        self.posted: dict[Operand, int] = {}
         self.unsent: list[tuple[int, int, int, Operand]] = []
         self.counted = False
 
@@ -135,7 +138,7 @@ class _Rank:
         for i, (op, stage, microbatch, span) in enumerate(self.rows):
             self._post(i)
             self._wait_for_sends(i, starts[i])
-            self._run(op, stage, microbatch, self._place(span))
+            self._run(op, stage, microbatch, span)
         self._post(len(self.rows))
         self._wait_for_sends(len(self.rows) + 1, None)
         if not self.counted:
@@ -150,8 +153,9 @@ class _Rank:
             add(Code.STEP)
         return self.builder.build()
 
-    def _place(self, span: int) -> str:
-        return self.places[span] if span >= 0 else ""
+    def _place(self, span: int) -> int:
+        """The index of a place; -1 for none."""
+        return self.place[span] if span >= 0 else -1
 
     def _post(self, boundary: int) -> None:
         """The sends and receives due before operation ``boundary``."""
@@ -161,21 +165,22 @@ class _Rank:
             queue = self.queue_index[transfer.queue]
             if transfer.queue.source == self.rank:
                 operand = self._slot("y" if op is Op.F else "dx", stage, microbatch)
-                row = self.builder.add(
+                row = self.builder.add_row(
                     Code.SEND,
-                    task=task,
-                    link=(transfer.queue.target, queue, transfer.sequence),
+                    task,
+                    (transfer.queue.target, queue, transfer.sequence),
                     reads=(operand,),
                     place=self._place(self.rows[transfer.producer][3]),
                 )
                 heapq.heappush(self.unsent, (received, transfer.producer, row, operand))
             else:
                 name, stage = ("x", stage + 1) if op is Op.F else ("dy", stage - 1)
-                self.posted[name, stage, microbatch] = self.builder.add(
+                operand = self._slot(name, stage, microbatch)
+                self.posted[operand] = self.builder.add_row(
                     Code.RECV,
-                    task=task,
-                    link=(transfer.queue.source, queue, transfer.sequence),
-                    writes=(self._slot(name, stage, microbatch),),
+                    task,
+                    (transfer.queue.source, queue, transfer.sequence),
+                    writes=(operand,),
                     place=self._place(self.rows[transfer.consumer][3]),
                 )
 
@@ -190,74 +195,104 @@ class _Rank:
             if producer + 2 > boundary:
                 kept.append((ready, producer, row, operand))
             else:
-                self.builder.add(Code.WAIT_MESSAGE, reads=(operand,), ref=row)
+                self.builder.add_row(Code.WAIT_MESSAGE, reads=(operand,), ref=row)
         for send in kept:
             heapq.heappush(self.unsent, send)
 
-    def _run(self, op: int, stage: int, microbatch: int, place: str) -> None:
-        key = op, stage, microbatch == self.tail
-        body = self.bodies[key]
-        reads = tuple(self._input(name, op, stage, microbatch) for name in body.reads)
-        writes = tuple(self._output(name, stage, microbatch) for name in body.writes)
-        for name, operand in zip(body.reads, reads, strict=True):
-            posted = self.posted.pop((name, stage, microbatch), None)
+    def _run(self, op: int, stage: int, microbatch: int, span: int) -> None:
+        plan = self.plans[op, stage, microbatch == self.tail]
+        add, place = self.builder.add_row, self._place(span)
+        reads = tuple([Operand(pool, first + microbatch) for pool, first, _ in plan.reads])
+        writes = tuple([Operand(pool, first + microbatch) for pool, first in plan.writes])
+        for (_, _, loaded), operand in zip(plan.reads, reads, strict=True):
+            posted = self.posted.pop(operand, None)
             if posted is not None:
-                self.builder.add(Code.WAIT_MESSAGE, reads=(operand,), ref=posted, place=place)
-            elif name in ("tokens", "labels") and operand not in self.loaded:
+                add(Code.WAIT_MESSAGE, reads=(operand,), ref=posted, place=place)
+            elif loaded and operand not in self.loaded:
                 self.loaded.add(operand)
-                self.builder.add(
-                    Code.LOAD, task=(-1, -1, microbatch), writes=(operand,), place=place
-                )
+                add(Code.LOAD, (-1, -1, microbatch), writes=(operand,), place=place)
         if not self.counted and op in (Op.I, Op.B) and stage == self.order.stages - 1:
-            self.builder.add(Code.WAIT_COUNT, place=place)
+            add(Code.WAIT_COUNT, place=place)
             self.counted = True
-        self.builder.add(
+        add(
             Code.RUN,
-            task=(op, stage, microbatch),
-            body=self.body_index[key],
+            (op, stage, microbatch),
+            body=plan.body,
             reads=reads,
             writes=writes,
             place=place,
         )
         self.losses += [w for w in writes if w.buffer == "loss"]
 
-    def _input(self, name: str, op: int, stage: int, microbatch: int) -> Operand:
-        """The slot ``name`` is read from; a neighbour stage on this rank hands over its own."""
-        neighbours = self.order.rank_of
-        if name == "x" and neighbours[stage - 1] == self.rank:
-            return self._slot("y", stage - 1, microbatch)
-        if name == "dy" and neighbours[stage + 1] == self.rank:
-            return self._slot("dx", stage + 1, microbatch)
-        return self._output(name, stage, microbatch)
+    def _plan(self, key: tuple[int, int, bool], body: Body) -> _Plan:
+        """Where a body's operands lie: pool and slot of microbatch 0, others follow it."""
+        _, stage, tail = key
+        reads = tuple(
+            (*self._lies(self._home(name, stage), tail), name in ("tokens", "labels"))
+            for name in body.reads
+        )
+        writes = tuple(self._lies((name, stage), tail) for name in body.writes)
+        return _Plan(self.body_index[key], reads, writes)
 
-    def _output(self, name: str, stage: int, microbatch: int) -> Operand:
-        tail = microbatch == self.tail
+    def _home(self, name: str, stage: int) -> tuple[str, int]:
+        """The value that ``name`` is; a neighbour stage on this rank hands over its own."""
+        rank_of = self.order.rank_of
+        if name == "x" and rank_of[stage - 1] == self.rank:
+            return "y", stage - 1
+        if name == "dy" and rank_of[stage + 1] == self.rank:
+            return "dx", stage + 1
+        return name, stage
+
+    def _lies(self, value: tuple[str, int], tail: bool) -> tuple[str, int]:
+        name, stage = value
         if name in ("saved", "owed"):
-            return Operand(pool_name(f"{name}{stage}", tail), microbatch)
+            return pool_name(f"{name}{stage}", tail), 0
         if name in ("tokens", "labels", "loss"):
-            return Operand(pool_name(name, tail), microbatch)
-        return self._slot(name, stage, microbatch)
+            return pool_name(name, tail), 0
+        return pool_name(name, tail), self.local[stage] * self.order.microbatches
 
     def _slot(self, name: str, stage: int, microbatch: int) -> Operand:
         """A value's own slot in a pool that all stages of the rank share."""
-        local = self.order.stages_of[self.rank].index(stage)
-        pool = pool_name(name, microbatch == self.tail)
-        return Operand(pool, local * self.order.microbatches + microbatch)
+        pool, first = self._lies((name, stage), microbatch == self.tail)
+        return Operand(pool, first + microbatch)
+
+
+class _Plan(NamedTuple):
+    """A body's index; its operands as (pool, slot of microbatch 0), and whether they are loaded."""
+
+    body: int
+    reads: tuple[tuple[str, int, bool], ...]
+    writes: tuple[tuple[str, int], ...]
 
 
 def _mark_last_uses(stream: Stream) -> Stream:
     """Mark the last use of every slot: after it, the slot is free."""
-    builder = StreamBuilder(stream.units)
+    operands = list(stream.operands)
     seen: set[Operand] = set()
     table = stream.table.copy()
+    reads: list[int] = table[:, READS].tolist()
+    for row in range(len(reads) - 1, -1, -1):
+        if not reads[row]:
+            continue
+        used = operands[reads[row]]
+        if not all(operand in seen for operand in used):
+            marked = (o if o in seen else Operand(o.buffer, o.slot, True) for o in used)
+            reads[row] = len(operands)
+            operands.append(tuple(marked))
+            seen.update(used)
+    table[:, READS] = reads
+    return _without_unused(Stream(table, tuple(operands), stream.units, stream.places))
 
-    def marked(operands: tuple[Operand, ...]) -> Iterator[Operand]:
-        for operand in operands:
-            yield operand if operand in seen else operand._replace(last=True)
 
-    for row in reversed(range(len(table))):
-        reads = stream.operands[int(table[row, READS])]
-        table[row, READS] = builder.operands(tuple(marked(reads)))
-        table[row, WRITES] = builder.operands(stream.operands[int(table[row, WRITES])])
-        seen.update(reads)
-    return Stream(table, builder.build().operands, stream.units, stream.places)
+def _without_unused(stream: Stream) -> Stream:
+    """The stream with the operands that it uses, in the order of their first use."""
+    columns = stream.table[:, (READS, WRITES)]
+    indices, first, inverse = np.unique(columns, return_index=True, return_inverse=True)
+    rank = np.where(indices == 0, -1, first).argsort()
+    place = np.empty_like(rank)
+    place[rank] = np.arange(len(rank)) + (0 if indices[0] == 0 else 1)
+    table = stream.table.copy()
+    table[:, (READS, WRITES)] = place[inverse].reshape(columns.shape)
+    kept: list[int] = indices[rank].tolist()
+    used = [stream.operands[index] for index in kept if index]
+    return Stream(table, ((), *used), stream.units, stream.places)

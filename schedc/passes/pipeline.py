@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from schedc.ir.text import order_digest
 from schedc.ir.timeline import Timeline
 from schedc.passes.bodies import Partition
@@ -27,8 +31,15 @@ def compile_programs(
 
     An order of nothing but F gives an evaluation, in which nobody sums gradients. Others have no
     operations with nothing to do (:func:`schedc.passes.drop_idle.drop_idle`). The verifier runs
-    after every pass. Raises DiagnosticError where it refuses.
+    after every pass that changed something. Raises DiagnosticError where it refuses.
     """
+    with _no_garbage():
+        return _compile(timeline, model, partition, replicas, reduce)
+
+
+def _compile(
+    timeline: Timeline, model: Model, partition: Partition, replicas: int, reduce: str
+) -> Programs:
     order = timeline.order
     label = f"{order.name} #{order_digest(order)}"
     programs = lower(timeline, model, partition, label)
@@ -37,8 +48,22 @@ def compile_programs(
         if replicas > 1:
             programs = reduce_gradients(programs, model, reduce)
             verify_programs(programs, model, replicas, tied=False)
-        programs = tie_embeddings(programs, model)
-        verify_programs(programs, model, replicas)
+        untied, programs = programs, tie_embeddings(programs, model)
+        if programs is not untied:
+            verify_programs(programs, model, replicas)
     programs = reuse_buffers(programs)
     verify_programs(programs, model, replicas)
     return programs
+
+
+@contextmanager
+def _no_garbage() -> Generator[None]:
+    """Without the search for circles of objects: millions of small ones are made here, none in
+    circles, and looking at them again and again takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

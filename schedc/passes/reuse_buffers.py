@@ -38,10 +38,10 @@ def _reuse(program: RankProgram) -> RankProgram:
             slot = slots[name]
             slots[name] += 1
         live[name, operand.slot] = slot
-        return operand._replace(slot=slot)
+        return Operand(name, slot, operand.last)
 
     def use(operand: Operand) -> Operand:
-        return operand._replace(slot=live[operand.buffer, operand.slot])
+        return Operand(operand.buffer, live[operand.buffer, operand.slot], operand.last)
 
     table = stream.table.copy()
     rows: list[list[int]] = table[:, (READS, WRITES)].tolist()

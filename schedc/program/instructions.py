@@ -292,8 +292,28 @@ class StreamBuilder:
         place: str = "",
     ) -> int:
         """Append an instruction; returns its row. ``link`` is (peer, queue, sequence)."""
-        row = (code, *task, *link, body, self.operands(reads), self.operands(writes), ref)
-        self.rows.append((*row, self.place(place)))
+        return self.add_row(
+            code, task, link, body=body, reads=reads, writes=writes, ref=ref,
+            place=self.place(place),
+        )  # fmt: skip
+
+    def add_row(
+        self,
+        code: Code,
+        task: tuple[int, int, int] = (-1, -1, -1),
+        link: tuple[int, int, int] = (-1, -1, -1),
+        *,
+        body: int = -1,
+        reads: tuple[Operand, ...] = (),
+        writes: tuple[Operand, ...] = (),
+        ref: int = -1,
+        place: int = -1,
+    ) -> int:
+        """As :meth:`add`, the place being an index that :meth:`place` gave."""
+        index, size = self._operands, len(self._operands)
+        read = index.setdefault(reads, size) if reads else 0
+        written = index.setdefault(writes, len(index)) if writes else 0
+        self.rows.append((code, *task, *link, body, read, written, ref, place))
         return len(self.rows) - 1
 
     def build(self) -> Stream:
